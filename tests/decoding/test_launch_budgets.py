@@ -54,6 +54,16 @@ def test_launches_and_what_else_a_step_asks_for(counting: None, npu: str, name: 
     assert cost.h2d == (1 if name.startswith(DRAWS) else 0), "noise alone is sent, in one copy that nobody waits for"
 
 
+@pytest.mark.parametrize("name", ["greedy_search", "sample, top-k", "sample, no filter"])
+def test_where_nothing_can_end_early_nothing_is_read(
+    counting: None, npu: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities that come at the end must be right whatever the logits were, which takes more launches."""
+    monkeypatch.setattr(launch_counts, "_common", lambda steps: {"max_new_tokens": steps})
+    cost = launch_counts.cost_of(name, VOCAB_SIZE)
+    assert (cost.launches, cost.d2h, cost.waits) == (LAUNCHES[name][0] + 5, 0, 0)
+
+
 def test_what_misses_its_budget_is_named() -> None:
     missing = {name for name, (launches, budget) in LAUNCHES.items() if launches > budget}
     assert missing == {name for name in LAUNCHES if name.startswith(BEYOND)}
