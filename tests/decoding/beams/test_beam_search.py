@@ -60,6 +60,23 @@ def test_a_prompt_without_a_token_left_ends_the_search_with_the_others(finished:
     assert found.lengths.tolist() == [2, 0]
 
 
+@pytest.mark.parametrize("length_penalty", [-8.0, 0.0, 8.0])
+def test_no_penalty_makes_a_hypothesis_of_a_beam_without_one(length_penalty: float) -> None:
+    """"Nothing" divided by a penalty above 1 would be a score as good as that of a hypothesis."""
+    chain = ModuleModel(lambda ids: torch.eye(5).log()[(ids + 1) % 5])  # one text is possible, and certain
+    found = beam_search(
+        chain,
+        ONE,
+        max_new_tokens=4,
+        num_beams=2,
+        num_return_sequences=2,
+        finished="in_beam",
+        length_penalty=length_penalty,
+    )
+    assert found.to_lists() == [[1, 2, 3, 4], []]
+    assert found.sequences_scores.tolist() == [0.0, -math.inf]
+
+
 @BOTH
 def test_two_beams_by_hand(finished: Any) -> None:
     # Step 1: a 0.5, b 0.4. Step 2: b-end 0.36, a-b 0.25 (a-end 0.2 is third). Step 3: a-b-end 0.225, the rest 0.025.
