@@ -197,3 +197,12 @@ def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
     )
     assert first[0] != first[1]
     assert first.equal(again)
+
+
+def test_what_neither_can_say_is_no_accepted_draft() -> None:
+    """A drafter may propose what it says that it never draws: 0 < 0 is false."""
+    certain = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
+    draft = Draft(torch.tensor([[1]]), torch.tensor([1]), certain[:, :1])
+    sampling = RowSampling([with_seed(FROM_THE_MODEL, 1)], 2, torch.device("cpu"))
+    verdict = judge_draft(certain.log(), draft, sampling, torch.tensor([0]))
+    assert (verdict.accepted.tolist(), verdict.token.tolist()) == ([0], [0])

@@ -127,6 +127,24 @@ class Noting(Scripted):
         self.told.append(unread)
 
 
+def test_a_model_reads_no_token_twice() -> None:
+    """Where all is accepted it lacks its own last token and the target's; before its first draft the target's alone."""
+    table, widths = random_table(), []
+
+    class Noting(ModuleModel):
+        def decode(self, tokens: Tensor, cache: Any) -> Any:
+            widths.append(tokens.shape[1])
+            return super().decode(tokens, cache)
+
+    drafter = Noting(lambda input_ids: table[input_ids])
+    output = speculative_sample(
+        table_model(table), PROMPTS, SamplingParams(temperature=0), drafter=drafter, max_new_tokens=10, gamma=2
+    )
+    assert output.stats is not None
+    assert output.stats.acceptance_rate() == 1.0
+    assert widths == [1, 1, 2, 1, 2, 1]
+
+
 def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
     control = Noting()
     speculative_sample(
