@@ -62,7 +62,7 @@ def test_a_prompt_without_a_token_left_ends_the_search_with_the_others(finished:
 
 @pytest.mark.parametrize("length_penalty", [-8.0, 0.0, 8.0])
 def test_no_penalty_makes_a_hypothesis_of_a_beam_without_one(length_penalty: float) -> None:
-    """"Nothing" divided by a penalty above 1 would be a score as good as that of a hypothesis."""
+    """Divided by a penalty above 1, "nothing" would be as good a score as that of a hypothesis."""
     chain = ModuleModel(lambda ids: torch.eye(5).log()[(ids + 1) % 5])  # one text is possible, and certain
     found = beam_search(
         chain,

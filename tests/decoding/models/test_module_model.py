@@ -25,6 +25,13 @@ def test_prefill_ignores_padding_on_either_side() -> None:
     torch.testing.assert_close(padded.hidden_states[2, [1, 3]], alone.hidden_states[0])
 
 
+def test_a_masked_id_may_be_none_of_the_vocabulary() -> None:
+    model = ModuleModel(TinyCausal())
+    prompts, mask = torch.tensor([[3, 7, 1], [-100, 3, 7]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    padded = model.prefill(prompts, mask)
+    torch.testing.assert_close(padded.logits[1:], model.prefill(torch.tensor([[3, 7]])).logits)
+
+
 def test_a_module_sees_no_more_places_than_its_longest_row_has() -> None:
     """Whatever the padding was: row 1 goes on where row 0 has ended."""
     places = torch.randn(16, 7, generator=torch.Generator().manual_seed(1))
