@@ -75,9 +75,9 @@ class Texts:
 
     def processed(self, logits: Tensor) -> Tensor:
         """Returns the logits after the request's processors, float32 [rows, vocab_size]; NaN becomes -inf."""
-        if self._ids is None:
-            return without_nan(logits)
-        scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
+        scores = without_nan(logits)  # a copy, because a processor may write into it
+        if self._ids is None or not self.request.logits_processor:
+            return scores
         return apply_processors(self.request, self._ids_so_far(self._ids), scores)
 
     def append(self, choice: Choice) -> None:
@@ -198,8 +198,7 @@ def append_tokens(
         choose: a function that chooses what to append from the model's logits [rows, vocab_size].
     """
     logits, cache = start.logits, start.cache
-    # Where a look is cheap, or needed: what chooses knows that NaN counts as -inf, but processors do not.
-    is_cleaned = logits.is_cpu or bool(texts.request.logits_processor)
+    is_cleaned = logits.is_cpu  # where a look is cheap; what chooses knows what NaN is
     for _ in steps_of(texts.request):
         choice = choose(logits)
         texts.append(choice)

@@ -83,3 +83,18 @@ def test_a_cache_moves_where_rows_end_and_nowhere_else(name: str) -> None:
     model = CountingReorders(lambda input_ids: table[input_ids])
     STRATEGIES[name](model, torch.arange(4)[:, None], max_new_tokens=[2, 1, 7, 2])
     assert model.reorders == 2  # after the first step and the second
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_processors_never_see_nan(name: str, device: str) -> None:
+    table, states = random_table().to(device), random_table(seed=1).to(device)
+    table[:, 3] = torch.nan
+    seen = []
+
+    def look(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores[:, 3].tolist())
+        return scores
+
+    model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
+    STRATEGIES[name](model, torch.tensor([[1]], device=device), max_new_tokens=3, logits_processor=[look])
+    assert seen == [[-torch.inf]] * 3

@@ -313,8 +313,8 @@ TRAPS = [
     Trap(
         "a processor changes the model's logits (003)",
         loop,
-        "copy=bool(self.request.logits_processor)",
-        "copy=False",
+        "scores = without_nan(logits)",
+        "scores = logits.to(torch.float32)",
         a_processor_does_not_change_the_model,
     ),
     Trap(
