@@ -98,3 +98,42 @@ def test_processors_never_see_nan(name: str, device: str) -> None:
     model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
     STRATEGIES[name](model, torch.tensor([[1]], device=device), max_new_tokens=3, logits_processor=[look])
     assert seen == [[-torch.inf]] * 3
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_processors_see_padding_behind_the_end_of_a_row(name: str) -> None:
+    table, states = random_table(), random_table(seed=1)
+    model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
+    seen = []
+
+    def look(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(input_ids[0, 2:].tolist())
+        return scores
+
+    STRATEGIES[name](model, torch.arange(2)[:, None], max_new_tokens=[1, 4], pad_token_id=77, logits_processor=[look])
+    assert seen == [[], [], [77], [77, 77]]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_infinite_logits_have_scores_also_where_each_step_is_read(name: str, device: str) -> None:
+    table = torch.zeros(5, 5, device=device)
+    table[:, :2] = torch.inf
+    model = ModuleModel(lambda input_ids: (table[input_ids], table[:, 2:][input_ids]))
+    found = STRATEGIES[name](model, torch.tensor([[1]], device=device), max_new_tokens=3, eos_token_id=4)
+    torch.testing.assert_close(found.sequences_scores.exp().cpu(), torch.tensor([1 / 8]))
+
+
+def test_a_row_that_has_ended_is_not_impossible_because_another_is() -> None:
+    table = random_table()
+
+    def forbid_later(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores if input_ids.shape[1] == 1 else torch.full_like(scores, -torch.inf)
+
+    with pytest.warns(RuntimeWarning, match=r"in the rows \[1\]"):
+        found = STRATEGIES["sample"](
+            ModuleModel(lambda input_ids: table[input_ids]),
+            torch.arange(2)[:, None],
+            max_new_tokens=[1, 3],
+            logits_processor=[forbid_later],
+        )
+    assert found.sequences_scores.isfinite().tolist() == [True, False]
