@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from range_copies import check_drawn_as_from_a_copy
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
@@ -47,15 +48,38 @@ def tied(logits: Tensor, rank: int) -> float:
     ids=str,
 )
 def test_a_tie_is_drawn_as_from_a_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
-    """Rows that ask for kept sets are copied; the others are searched exactly, and drawn from as they lie."""
+    """Rows that bounds do not settle are searched exactly, and drawn from as they lie."""
     count, vocab_size = 120, 3000
     logits = (torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(2)) * 2.5).to(dtype)
     params = [
         SamplingParams(typical_p=tied(row, 2 + number % 90), seed=number, **more) for number, row in enumerate(logits)
     ]
-    batches = SamplingBatch(vocab_size), SamplingBatch(vocab_size)
-    batches[0].extend(params)
-    batches[1].extend([replace(one, kept=True) for one in params])
-    drawn, copied = (Sampler()(logits, batch) for batch in batches)
-    assert torch.equal(drawn.token_ids, copied.token_ids)
-    assert torch.equal(drawn.status, copied.status)
+    check_drawn_as_from_a_copy(logits, params)
+
+
+ALWAYS = {"xtc_probability": 1.0}
+ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
+    "epsilon": lambda p, rank: {"epsilon_cutoff": float(p[rank])},
+    "eta": lambda p, rank: {"eta_cutoff": min(float((p[rank] * (-(p * p.log()).sum()).exp()) ** 2), 0.9)},
+    "top_a": lambda p, rank: {"top_a": min(float(p[rank] / p[0] ** 2), 1.0)},
+    "xtc": lambda p, rank: {**ALWAYS, "xtc_threshold": min(float(p[rank]), 0.5)},
+    "min_p": lambda p, rank: {**ALWAYS, "xtc_threshold": min(float(p[rank // 3]), 0.5), "min_p": float(p[rank] / p[0])},
+}
+"""By probabilities in descending order: a filter whose range ends at the one with a rank, but for rounding."""
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(
+    ("step", "more"), [(0.0, {}), (0.5, {"top_p": 0.9}), (0.0, {"top_k": 20}), (0.5, {"top_p": 0.95})], ids=str
+)
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_at_a_value_is_that_of_a_copy(name: str, step: float, more: dict[str, Any], is_kept: bool) -> None:
+    count, vocab_size = 90, 3000
+    logits = torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(3)) * 2.5
+    if step:
+        logits = (logits / step).round() * step
+    params = []
+    for number, p in enumerate(logits.double().softmax(1).sort(dim=1, descending=True).values):
+        rank = (0, 1, 2, 3, 5, 9, 17, 30, 61)[number % 9]
+        params.append(SamplingParams(**(more | ENDS[name](p, rank)), seed=number, kept=is_kept))
+    check_drawn_as_from_a_copy(logits, params)

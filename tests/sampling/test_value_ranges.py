@@ -14,6 +14,7 @@ import step_costs
 import torch
 from one_of_two import OneOfTwo
 from oracle import excludes, near_entropy, near_ranges
+from range_copies import check_drawn_as_from_a_copy
 from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
 
@@ -186,17 +187,15 @@ def test_what_is_drawn_is_drawn_from_what_stays(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("more", [{"top_k": 20}, {"top_p": 0.6}, {"top_p": 0.9, "min_p": 0.05}, {}], ids=str)
-def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], dtype: torch.dtype) -> None:
-    """Rows that ask for kept sets are copied."""
+def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], is_kept: bool, dtype: torch.dtype) -> None:
     count = 800
-    logits = rows_of(count, dtype, seed=1) + 20
     filters = list(FILTERS.values())
-    params = [SamplingParams(**(more | filters[row % len(filters)]), seed=row) for row in range(count)]
-    drawn = Sampler()(logits, new_batch(params))
-    copied = Sampler()(logits, new_batch([replace(one, kept=True) for one in params]))
-    assert torch.equal(drawn.token_ids, copied.token_ids)
-    assert torch.equal(drawn.status, copied.status)
+    check_drawn_as_from_a_copy(
+        rows_of(count, dtype, seed=1) + 20,
+        [SamplingParams(**(more | filters[row % len(filters)]), seed=row, kept=is_kept) for row in range(count)],
+    )
 
 
 def test_a_device_draws_the_same(accelerator: str) -> None:
