@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
@@ -29,3 +30,13 @@ def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
     binding, variant = request.param
     with ascend_sample.use_backend(binding), use_variant(variant):
         yield str(binding)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What earlier tests left to the garbage collector is gone, and it does not run: cycles of this test's calls are
+    seen."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -33,6 +33,7 @@ def rounded(size: int) -> int:
 # ---- how much ----
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_only_results_are_held(route: str) -> None:
     batch = make_batch(vocab_size=20000).to("npu")
     batch.sample(is_need_logits=False)
@@ -47,6 +48,7 @@ def test_only_results_are_held(route: str) -> None:
     assert allocated() == before
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_many_calls_do_not_grow(route: str) -> None:
     batch = make_batch(vocab_size=5000).to("npu")
     for number in range(4):
@@ -87,6 +89,7 @@ def test_nothing_is_allocated_beyond_workspace_and_wanted_results(route: str, em
             assert sum(needed) <= size <= sum(needed) + blocks * REMAINDER
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_the_kept_block_holds_what_cann_insists_on(route: str, emulated: None) -> None:
     """The valid k, and the first operator's unwanted logits. It is given back on request, and grows with the largest
     call."""
@@ -105,6 +108,7 @@ def test_the_kept_block_holds_what_cann_insists_on(route: str, emulated: None) -
             assert allocated() == before
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_each_stream_has_a_block(route: str, emulated: None) -> None:
     batch = make_batch(batch_size=1 << 19, vocab_size=2).to("npu")  # the valid k alone is more than a remainder
     side = torch.npu.Stream()
@@ -244,6 +248,7 @@ def test_misaligned_storage(route: str, emulated: None) -> None:
     check_equal(view.sample(), view.expected())
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_too_many_logits(route: str, emulated: None) -> None:
     """2^32 of them overflow inside CANN. They are rejected; one row less is only more than the memory."""
     logits = torch.zeros(1, 1 << 20, dtype=torch.float16, device="npu").expand(1 << 12, 1 << 20)
