@@ -5,8 +5,9 @@ Drafts are tokens that may be taken back: while a `Journal` records, indexes not
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 ABSENT: Final = object()
@@ -16,18 +17,23 @@ ROOT: Final = 0
 
 
 class Journal:
-    """What was changed in dicts and lists since somebody began to record, so that it can be taken back."""
+    """What was changed in dicts and lists since somebody began to record, so that it can be taken back.
+
+    Attributes:
+        put: sets an entry of a dict, or one of a list that is there.
+    """
 
     def __init__(self) -> None:
-        self.is_recording = False
         self._changes: list[tuple[Any, Any, Any]] = []
+        self.put: Callable[[Any, Any, Any], None] = operator.setitem
 
-    def put(self, container: Any, key: Any, value: Any) -> None:
-        """Sets an entry of a dict, or one of a list that is there."""
-        if self.is_recording:
-            before = container.get(key, ABSENT) if isinstance(container, dict) else container[key]
-            self._changes.append((container, key, before))
-        container[key] = value
+    @property
+    def is_recording(self) -> bool:
+        return self.put is not operator.setitem
+
+    def record(self) -> None:
+        """Begins to record."""
+        self.put = self._put_and_note
 
     def take_back(self) -> None:
         """Lets everything be what it was when recording began, and ends that."""
@@ -37,7 +43,12 @@ class Journal:
                 del container[key]
             else:
                 container[key] = before
-        self.is_recording = False
+        self.put = operator.setitem
+
+    def _put_and_note(self, container: Any, key: Any, value: Any) -> None:
+        before = container.get(key, ABSENT) if isinstance(container, dict) else container[key]
+        self._changes.append((container, key, before))
+        container[key] = value
 
 
 class NgramIndex:
@@ -108,7 +119,7 @@ class SuffixIndex:
     A state is a class of substrings that end at the same places; its link leads to the longest suffix that ends at more
     of them. So the states on the way from the whole text to `ROOT` have all of its suffixes, and what their edges are
     labelled with has followed these suffixes. A token is taken in in constant time, on average over the text, but for
-    the states of suffixes of up to ``most`` tokens, where the place is noted.
+    the states of suffixes of up to ``most`` tokens, where its place is noted at once; those of ``text``, at its end.
 
     Args:
         most: no longer matches are told apart.
@@ -128,12 +139,25 @@ class SuffixIndex:
         self.count = 0
         self._length, self._link, self._last_end = [0], [-1], [-1]
         self._next: list[dict[int, int]] = [{}]
-        self._whole = self._bounded = ROOT  # the states of the text, and of its last most + 1 tokens
+        self._whole = ROOT  # the state of the text
         for token in text:
-            self.append(token)
+            self._grow(token)
+        last_end, link = self._last_end, self._link  # where a substring has ended, its suffixes have
+        for state in sorted(range(1, len(link)), key=self._length.__getitem__, reverse=True):
+            last_end[link[state]] = max(last_end[link[state]], last_end[state])
+        self._bounded = self._state_of(self._whole, most + 1)  # that of the last most + 1 tokens
 
     def append(self, token: int) -> None:
         """Takes in a token."""
+        self._grow(token)
+        link, last_end, put, place = self._link, self._last_end, self._journal.put, self.count - 1
+        at = self._bounded = self._state_of(self._next[self._bounded][token], self._most + 1)
+        while at > ROOT:
+            put(last_end, at, place)
+            at = link[at]
+
+    def _grow(self, token: int) -> None:
+        """Takes in a token, but for where the shorter ones of the suffixes that it ends have ended before."""
         length, link, edges, put = self._length, self._link, self._next, self._journal.put
         place = self.count
         self.count += 1
@@ -153,10 +177,6 @@ class SuffixIndex:
                 other = clone
             link[state] = other
         self._whole = state
-        at = self._bounded = self._state_of(edges[self._bounded][token], min(self.count, self._most + 1))
-        while at > ROOT:
-            put(self._last_end, at, place)
-            at = link[at]
 
     def continuations(self, longest: int, least: int, start: int) -> dict[int, int]:
         """Returns the tokens that have followed the end of the text, and after how many equal tokens, at most.

@@ -115,7 +115,7 @@ class TextRules:
         """Lets drafts belong to the text for as long as the context lasts."""
         length, unbroken = len(self._text), self._unbroken
         mark = None if self._suffixes is None else self._suffixes.mark()
-        self._journal.is_recording = True
+        self._journal.record()
         try:
             self.extend(drafts)
             yield
