@@ -158,35 +158,30 @@ void check_layout(const char* op, const at::Tensor& tensor, const char* name) {
   ArgumentRules(op).check_layout(tensor, name);
 }
 
-void check_arguments(const SampleArguments& arguments) {
-  ArgumentRules(SampleArguments::kName).check_common(arguments);
-}
+void SampleArguments::check() const { ArgumentRules(kName).check_common(*this); }
 
-void check_arguments(const SampleV2Arguments& arguments) {
-  constexpr const char* kOperator = SampleV2Arguments::kName;
-  const ArgumentRules rules(kOperator);
-  rules.check_common(arguments);
-  if (arguments.min_p.has_value()) {
-    rules.check_in_dtype_of_logits(*arguments.min_p, "min_p", arguments.logits);
+void SampleV2Arguments::check() const {
+  const ArgumentRules rules(kName);
+  rules.check_common(*this);
+  if (min_p.has_value()) {
+    rules.check_in_dtype_of_logits(*min_p, "min_p", logits);
   }
-  TORCH_CHECK_VALUE(arguments.ks_max >= 1 && arguments.ks_max <= kMaxKsMax, kOperator,
-                    ": ks_max must be between 1 and ", kMaxKsMax, ", got ", arguments.ks_max,
+  TORCH_CHECK_VALUE(ks_max >= 1 && ks_max <= kMaxKsMax, kName, ": ks_max must be between 1 and ",
+                    kMaxKsMax, ", got ", ks_max,
                     ". It bounds the k that is honoured: use the default, 1024.");
-  TORCH_CHECK_VALUE(!(arguments.is_need_sample_result && arguments.q.has_value()), kOperator,
+  TORCH_CHECK_VALUE(!(is_need_sample_result && q.has_value()), kName,
                     ": q must be None when is_need_sample_result is True, got a tensor. Draw from "
                     "logits_sort_masked yourself, or leave is_need_sample_result out.");
 }
 
-SampleArguments::Results allocate_outputs(const SampleArguments& arguments) {
-  const auto& logits = arguments.logits;
-  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits)};
+SampleArguments::Results SampleArguments::allocate_outputs() const {
+  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, is_need_logits)};
 }
 
-SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments) {
-  const auto& logits = arguments.logits;
-  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits),
-          allocate_by_logits(logits, c10::kLong, arguments.is_need_sample_result),
-          allocate_by_logits(logits, c10::kFloat, arguments.is_need_sample_result)};
+SampleV2Arguments::Results SampleV2Arguments::allocate_outputs() const {
+  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, is_need_logits),
+          allocate_by_logits(logits, c10::kLong, is_need_sample_result),
+          allocate_by_logits(logits, c10::kFloat, is_need_sample_result)};
 }
 
 }  // namespace ascend_sample

@@ -209,9 +209,9 @@ Results first_of(const SampleV2Arguments::Results& results) {
 
 template <typename Arguments>
 typename Arguments::Results composite(const Arguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   if (arguments.logits.size(0) == 0) {
-    return allocate_outputs(arguments);
+    return arguments.allocate_outputs();
   }
   return first_of<typename Arguments::Results>(sample(arguments));
 }

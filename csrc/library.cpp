@@ -10,13 +10,13 @@ namespace {
 
 template <typename Arguments>
 void check(const Arguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
 }
 
 template <typename Arguments>
 typename Arguments::Results fake(const Arguments& arguments) {
-  check_arguments(arguments);
-  return allocate_outputs(arguments);
+  arguments.check();
+  return arguments.allocate_outputs();
 }
 
 void check_tensor(const at::Tensor& tensor, c10::string_view name, c10::string_view op) {
@@ -77,7 +77,7 @@ TORCH_LIBRARY(ascend_sample, m) {
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fakes(m);
   for_each_of_layer([&]<typename Arguments>() {
-    if constexpr (!requires { Arguments::kHasFake; }) {
+    if constexpr (requires { &Arguments::allocate_outputs; }) {
       implement_fake<Arguments>(m);
     }
   });

@@ -1,5 +1,10 @@
 // The operators that this project defines, each once: its name, its schema, its results, and the
 // struct of its arguments, in the order of the schema. Every kernel takes the struct (adapter.h).
+//
+// check() throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}.
+// {remedy}". It looks at shapes, dtypes, devices and numbers on the host only: it works on fake
+// tensors with symbolic shapes, and never synchronises with a device. allocate_outputs() makes the
+// results, not initialised; what is not wanted has the shape [0].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +25,8 @@ struct SampleArguments {
   /// int64 [B], float32 [B, V].
   static constexpr const char* kResults = "(Tensor logits_select_idx, Tensor logits_top_kp_select)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const at::Tensor& k;
@@ -41,6 +48,8 @@ struct SampleV2Arguments {
       "(Tensor logits_select_idx, Tensor logits_top_kp_select, Tensor logits_idx, "
       "Tensor logits_sort_masked)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const at::Tensor& k;
@@ -81,6 +90,8 @@ struct NoiseArguments {
       "(Tensor seed, Tensor position, int lanes, int purpose=0, int first_lane=0)";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, lanes]
   using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& seed;
   const at::Tensor& position;
@@ -141,6 +152,8 @@ struct SampleRowsArguments {
   /// int64 [rows], int8 [rows].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -161,9 +174,9 @@ struct SampleKeptRowsArguments {
       "Tensor counts, Tensor token_log_probs)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
                              at::Tensor>;
-  /// How much is kept depends on the logits: its fake kernel is in Python, which has symbols for
-  /// such sizes (sampling/kept.py).
-  static constexpr bool kHasFake = false;
+  void check() const;
+  // No allocate_outputs(): how much is kept depends on the logits. The fake kernel is in Python,
+  // which has symbols for such sizes (sampling/kept.py).
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -186,6 +199,8 @@ struct SampleRankedRowsArguments {
   static constexpr const char* kResults =
       "(Tensor token_ids, Tensor status, Tensor values, Tensor ranked_ids, Tensor ranks)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& asking;  // int64, each row once; None: all rows ask
@@ -204,6 +219,8 @@ struct VerifyDraftsArguments {
   /// int64 [places], int8 [places], int64 [requests].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const at::Tensor& draft_ids;
@@ -228,6 +245,8 @@ struct FilterArguments {
       "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p)";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const at::Tensor& temperature;
@@ -245,6 +264,8 @@ struct FilterLogitsArguments {
       EditsArguments::kSchema + ")";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
 
   FilterArguments filters;
   bool keep_ties;
@@ -259,6 +280,8 @@ struct ValueRangesArguments {
   /// float32 [batch], float32 [batch]: the least and the most.
   static constexpr const char* kResults = "(Tensor least, Tensor most)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const at::Tensor& temperature;
@@ -271,6 +294,8 @@ struct BestTokensArguments {
   /// float32 [batch, count], int64 [batch, count].
   static constexpr const char* kResults = "(Tensor log_probs, Tensor token_ids)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   int64_t count;
@@ -287,6 +312,8 @@ struct RowLogprobsArguments {
   static constexpr const char* kResults =
       "(Tensor values, Tensor token_ids, Tensor ranks, Tensor entropies)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -308,6 +335,8 @@ struct ShardLeadsArguments {
   static constexpr const char* kResults =
       "(Tensor leads, Tensor token_ids, Tensor maximum, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -331,6 +360,8 @@ struct FirstOfRowsArguments {
   /// float32 [rows, count], int64 [rows, count], int8 [rows].
   static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -343,6 +374,8 @@ struct ShardHistogramArguments {
       "(Tensor logits, Tensor? rows, Tensor maximum, Tensor counts, Tensor prefix, int digit)";
   static constexpr const char* kResults = "Tensor";  // float64 [rows, 256]
   using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -360,6 +393,8 @@ struct ChunkSumsArguments {
   /// entropies are not wanted.
   static constexpr const char* kResults = "(Tensor maxima, Tensor sums, Tensor distances)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -372,6 +407,8 @@ struct LogOfSumsArguments {
   /// float32 [rows], float64 [rows], float32 [rows], or [0] without distances.
   static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum, Tensor entropies)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& maxima;
   const at::Tensor& sums;
@@ -383,6 +420,8 @@ struct CountAboveArguments {
   static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, Tensor bounds)";
   static constexpr const char* kResults = "Tensor";  // int64 [rows]
   using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
@@ -400,46 +439,5 @@ void for_each_of_layer(Visit visit) {
       BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*, FirstOfRowsArguments*,
       ShardHistogramArguments*, ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
 }
-
-/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
-/// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
-/// shapes, and never synchronises with a device.
-void check_arguments(const SampleArguments& arguments);
-void check_arguments(const SampleV2Arguments& arguments);
-void check_arguments(const NoiseArguments& arguments);
-void check_arguments(const SampleRowsArguments& arguments);
-void check_arguments(const SampleKeptRowsArguments& arguments);
-void check_arguments(const SampleRankedRowsArguments& arguments);
-void check_arguments(const VerifyDraftsArguments& arguments);
-void check_arguments(const FilterArguments& arguments);
-void check_arguments(const FilterLogitsArguments& arguments);
-void check_arguments(const ValueRangesArguments& arguments);
-void check_arguments(const BestTokensArguments& arguments);
-void check_arguments(const RowLogprobsArguments& arguments);
-void check_arguments(const ShardLeadsArguments& arguments);
-void check_arguments(const FirstOfRowsArguments& arguments);
-void check_arguments(const ShardHistogramArguments& arguments);
-void check_arguments(const ChunkSumsArguments& arguments);
-void check_arguments(const LogOfSumsArguments& arguments);
-void check_arguments(const CountAboveArguments& arguments);
-
-/// The results, not initialised. What is not wanted has the shape [0].
-SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
-SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
-NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
-SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
-SampleRankedRowsArguments::Results allocate_outputs(const SampleRankedRowsArguments& arguments);
-VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments);
-FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
-FilterLogitsArguments::Results allocate_outputs(const FilterLogitsArguments& arguments);
-ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments);
-BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
-RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);
-ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments);
-FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& arguments);
-ShardHistogramArguments::Results allocate_outputs(const ShardHistogramArguments& arguments);
-ChunkSumsArguments::Results allocate_outputs(const ChunkSumsArguments& arguments);
-LogOfSumsArguments::Results allocate_outputs(const LogOfSumsArguments& arguments);
-CountAboveArguments::Results allocate_outputs(const CountAboveArguments& arguments);
 
 }  // namespace ascend_sample

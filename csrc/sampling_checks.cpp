@@ -235,72 +235,59 @@ void check_count(const char* op, int64_t count, const at::Tensor& logits) {
                     "), got ", count, ". Ask for fewer.");
 }
 
-void check_arguments(const NoiseArguments& arguments) {
-  constexpr const char* kOperator = NoiseArguments::kName;
+void NoiseArguments::check() const {
   constexpr int64_t kMostLanes = int64_t{1} << 33;
-  const auto& [seed, position, lanes, purpose, first_lane] = arguments;
-  check_list(kOperator, seed, "seed", ScalarType::Long, seed, "seed");
-  check_per_row(kOperator, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
-  TORCH_CHECK_VALUE(lanes >= 0, kOperator, ": lanes must be >= 0, got ", lanes,
+  check_list(kName, seed, "seed", ScalarType::Long, seed, "seed");
+  check_per_row(kName, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
+  TORCH_CHECK_VALUE(lanes >= 0, kName, ": lanes must be >= 0, got ", lanes,
                     ". It is the number of values a row gets.");
-  check_purpose(kOperator, purpose);
-  TORCH_CHECK_VALUE(first_lane >= 0 && first_lane % 2 == 0, kOperator,
+  check_purpose(kName, purpose);
+  TORCH_CHECK_VALUE(first_lane >= 0 && first_lane % 2 == 0, kName,
                     ": first_lane must be even and >= 0, got ", first_lane,
                     ". Two lanes share a counter: begin one earlier.");
-  TORCH_CHECK_VALUE(first_lane <= kMostLanes && lanes <= kMostLanes - first_lane, kOperator,
+  TORCH_CHECK_VALUE(first_lane <= kMostLanes && lanes <= kMostLanes - first_lane, kName,
                     ": lanes must end at 2^33, got lanes ", lanes, " from first_lane ", first_lane,
                     ". Use another purpose.");
 }
 
-void check_arguments(const SampleRowsArguments& arguments) {
-  constexpr const char* kOperator = SampleRowsArguments::kName;
-  const at::Tensor& logits = arguments.logits;
-  check_logits(kOperator, logits);
-  check_requests(kOperator, arguments.requests, logits,
-                 count_rows(kOperator, logits, arguments.rows));
+void SampleRowsArguments::check() const {
+  check_logits(kName, logits);
+  check_requests(kName, requests, logits, count_rows(kName, logits, rows));
 }
 
-void check_arguments(const SampleKeptRowsArguments& arguments) {
-  constexpr const char* kOperator = SampleKeptRowsArguments::kName;
-  const at::Tensor& logits = arguments.logits;
-  check_logits(kOperator, logits);
-  const c10::SymInt count = count_rows(kOperator, logits, arguments.rows);
-  check_per_row(kOperator, arguments.is_wanted, "is_wanted", ScalarType::Bool, count, logits,
-                "logits");
-  if (arguments.near.has_value()) {
-    check_per_row(kOperator, *arguments.near, "near", ScalarType::Float, count, logits, "logits");
+void SampleKeptRowsArguments::check() const {
+  check_logits(kName, logits);
+  const c10::SymInt count = count_rows(kName, logits, rows);
+  check_per_row(kName, is_wanted, "is_wanted", ScalarType::Bool, count, logits, "logits");
+  if (near.has_value()) {
+    check_per_row(kName, *near, "near", ScalarType::Float, count, logits, "logits");
   }
-  check_requests(kOperator, arguments.requests, logits, count);
+  check_requests(kName, requests, logits, count);
 }
 
-void check_arguments(const SampleRankedRowsArguments& arguments) {
-  constexpr const char* kOperator = SampleRankedRowsArguments::kName;
-  const at::Tensor& logits = arguments.logits;
-  check_logits(kOperator, logits);
-  count_rows(kOperator, logits, arguments.asking, "asking");
-  check_best_count(kOperator, arguments.count, logits);
-  check_requests(kOperator, arguments.requests, logits, logits.sym_size(0));
+void SampleRankedRowsArguments::check() const {
+  check_logits(kName, logits);
+  count_rows(kName, logits, asking, "asking");
+  check_best_count(kName, count, logits);
+  check_requests(kName, requests, logits, logits.sym_size(0));
 }
 
-void check_arguments(const VerifyDraftsArguments& arguments) {
-  constexpr const char* kOperator = VerifyDraftsArguments::kName;
-  const auto& [logits, draft_ids, ends] =
-      std::tie(arguments.logits, arguments.draft_ids, arguments.ends);
-  check_logits(kOperator, logits);
-  check_list(kOperator, draft_ids, "draft_ids", ScalarType::Long, logits, "logits");
-  check_list(kOperator, ends, "ends", ScalarType::Long, logits, "logits");
+void VerifyDraftsArguments::check() const {
+  check_logits(kName, logits);
+  check_list(kName, draft_ids, "draft_ids", ScalarType::Long, logits, "logits");
+  check_list(kName, ends, "ends", ScalarType::Long, logits, "logits");
   const c10::SymInt drafts = logits.sym_size(0) - ends.sym_size(0);
-  TORCH_CHECK_VALUE(expect(draft_ids.sym_size(0).sym_eq(drafts)), kOperator,
+  TORCH_CHECK_VALUE(expect(draft_ids.sym_size(0).sym_eq(drafts)), kName,
                     ": draft_ids must have one id less than logits have rows for each request (",
                     drafts, "), got ", draft_ids.sym_size(0),
                     ". A request with d drafts has d + 1 rows.");
-  check_requests(kOperator, arguments.requests, logits, logits.sym_size(0));
-  check_proposals(arguments, drafts);
-  if (arguments.parents.has_value()) {
-    check_per_row(kOperator, *arguments.parents, "parents", ScalarType::Long, logits.sym_size(0),
-                  logits, "logits");
-    TORCH_CHECK_VALUE(arguments.rule == 0, kOperator, ": parents must be None for the rule ",
-                      arguments.rule, ", got a tensor. The rule match, 0, takes trees.");
+  check_requests(kName, requests, logits, logits.sym_size(0));
+  check_proposals(*this, drafts);
+  if (parents.has_value()) {
+    check_per_row(kName, *parents, "parents", ScalarType::Long, logits.sym_size(0), logits,
+                  "logits");
+    TORCH_CHECK_VALUE(rule == 0, kName, ": parents must be None for the rule ", rule,
+                      ", got a tensor. The rule match, 0, takes trees.");
   }
 }
 
@@ -320,102 +307,82 @@ void check_filters(const char* op, const FilterArguments& arguments) {
 
 }  // namespace
 
-void check_arguments(const FilterArguments& arguments) {
-  check_filters(FilterArguments::kName, arguments);
+void FilterArguments::check() const { check_filters(kName, *this); }
+
+void FilterLogitsArguments::check() const {
+  const at::Tensor& logits = filters.logits;
+  check_filters(kName, filters);
+  EditsCheck(kName, logits, logits.sym_size(0)).check(edits);
 }
 
-void check_arguments(const FilterLogitsArguments& arguments) {
-  constexpr const char* kOperator = FilterLogitsArguments::kName;
-  const at::Tensor& logits = arguments.filters.logits;
-  check_filters(kOperator, arguments.filters);
-  EditsCheck(kOperator, logits, logits.sym_size(0)).check(arguments.edits);
-}
-
-void check_arguments(const ValueRangesArguments& arguments) {
-  constexpr const char* kOperator = ValueRangesArguments::kName;
-  const auto& [logits, temperature, ranges] = arguments;
-  check_logits(kOperator, logits);
+void ValueRangesArguments::check() const {
+  check_logits(kName, logits);
   const c10::SymInt rows = logits.sym_size(0);
-  check_per_row(kOperator, temperature, "temperature", ScalarType::Float, rows, logits, "logits");
-  EditsCheck(kOperator, logits, rows).check_ranges(ranges);
+  check_per_row(kName, temperature, "temperature", ScalarType::Float, rows, logits, "logits");
+  EditsCheck(kName, logits, rows).check_ranges(ranges);
 }
 
-void check_arguments(const BestTokensArguments& arguments) {
-  constexpr const char* kOperator = BestTokensArguments::kName;
-  const auto& [logits, count, temperature] = arguments;
-  check_logits(kOperator, logits);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kOperator, ": count must be between 1 and ",
+void BestTokensArguments::check() const {
+  check_logits(kName, logits);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kName, ": count must be between 1 and ",
                     kMaxTopK, ", got ", count, ". Sort the logits for more.");
-  check_count(kOperator, count, logits);
+  check_count(kName, count, logits);
   const auto divisor = static_cast<float>(temperature);
-  TORCH_CHECK_VALUE(std::isfinite(divisor) && divisor > 0.0F, kOperator,
+  TORCH_CHECK_VALUE(std::isfinite(divisor) && divisor > 0.0F, kName,
                     ": temperature must be a finite float32 above 0, got ", temperature,
                     ". Pass 1 to leave the logits as they are.");
 }
 
-void check_arguments(const RowLogprobsArguments& arguments) {
-  constexpr const char* kOperator = RowLogprobsArguments::kName;
-  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
-  check_logits(kOperator, logits);
-  check_per_row(kOperator, token_ids, "token_ids", ScalarType::Long,
-                count_rows(kOperator, logits, rows), logits, "logits");
-  check_best_count(kOperator, count, logits);
-  TORCH_CHECK_VALUE(is_normalised || !entropy, kOperator,
+void RowLogprobsArguments::check() const {
+  check_logits(kName, logits);
+  check_per_row(kName, token_ids, "token_ids", ScalarType::Long, count_rows(kName, logits, rows),
+                logits, "logits");
+  check_best_count(kName, count, logits);
+  TORCH_CHECK_VALUE(is_normalised || !entropy, kName,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
 }
 
-at::Tensor allocate_outputs(const FilterArguments& arguments) {
-  return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
+at::Tensor FilterArguments::allocate_outputs() const {
+  return allocate(logits.sym_sizes(), c10::kFloat, logits);
 }
 
-at::Tensor allocate_outputs(const FilterLogitsArguments& arguments) {
-  return allocate_outputs(arguments.filters);
-}
+at::Tensor FilterLogitsArguments::allocate_outputs() const { return filters.allocate_outputs(); }
 
-ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments) {
-  const c10::SymInt rows[] = {arguments.logits.sym_size(0)};
-  return {allocate(rows, c10::kFloat, arguments.logits),
-          allocate(rows, c10::kFloat, arguments.logits)};
-}
-
-at::Tensor allocate_outputs(const NoiseArguments& arguments) {
-  const auto& seed = arguments.seed;
-  return allocate({seed.sym_size(0), c10::SymInt(arguments.lanes)}, c10::kFloat, seed);
-}
-
-SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments) {
-  const c10::SymInt rows[] = {arguments.requests.seed.sym_size(0)};
-  return {allocate(rows, c10::kLong, arguments.logits),
-          allocate(rows, c10::kChar, arguments.logits)};
-}
-
-SampleRankedRowsArguments::Results allocate_outputs(const SampleRankedRowsArguments& arguments) {
-  const at::Tensor& logits = arguments.logits;
+ValueRangesArguments::Results ValueRangesArguments::allocate_outputs() const {
   const c10::SymInt rows[] = {logits.sym_size(0)};
-  const auto& asking = arguments.asking;
-  const c10::SymInt ranked[] = {asking.has_value() ? asking->sym_size(0) : rows[0],
-                                1 + arguments.count};
+  return {allocate(rows, c10::kFloat, logits), allocate(rows, c10::kFloat, logits)};
+}
+
+at::Tensor NoiseArguments::allocate_outputs() const {
+  return allocate({seed.sym_size(0), c10::SymInt(lanes)}, c10::kFloat, seed);
+}
+
+SampleRowsArguments::Results SampleRowsArguments::allocate_outputs() const {
+  const c10::SymInt shape[] = {requests.seed.sym_size(0)};
+  return {allocate(shape, c10::kLong, logits), allocate(shape, c10::kChar, logits)};
+}
+
+SampleRankedRowsArguments::Results SampleRankedRowsArguments::allocate_outputs() const {
+  const c10::SymInt rows[] = {logits.sym_size(0)};
+  const c10::SymInt ranked[] = {asking.has_value() ? asking->sym_size(0) : rows[0], 1 + count};
   return {allocate(rows, c10::kLong, logits), allocate(rows, c10::kChar, logits),
           allocate(ranked, c10::kFloat, logits), allocate(ranked, c10::kLong, logits),
           allocate({ranked[0]}, c10::kLong, logits)};
 }
 
-VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments) {
-  const at::Tensor& logits = arguments.logits;
+VerifyDraftsArguments::Results VerifyDraftsArguments::allocate_outputs() const {
   return {allocate({logits.sym_size(0)}, c10::kLong, logits),
           allocate({logits.sym_size(0)}, c10::kChar, logits),
-          allocate({arguments.ends.sym_size(0)}, c10::kLong, logits)};
+          allocate({ends.sym_size(0)}, c10::kLong, logits)};
 }
 
-BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments) {
-  const c10::SymInt shape[] = {arguments.logits.sym_size(0), arguments.count};
-  return {allocate(shape, c10::kFloat, arguments.logits),
-          allocate(shape, c10::kLong, arguments.logits)};
+BestTokensArguments::Results BestTokensArguments::allocate_outputs() const {
+  const c10::SymInt shape[] = {logits.sym_size(0), count};
+  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits)};
 }
 
-RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
+RowLogprobsArguments::Results RowLogprobsArguments::allocate_outputs() const {
   const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
   return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
           allocate({shape[0]}, c10::kLong, logits),

@@ -123,7 +123,7 @@ void warn_of_composite(const char* op, const std::string& reason) {
 template <typename Arguments>
 typename Arguments::Results sample(const Arguments& arguments) {
   static const Dispatched<Arguments> composite(variant_name<Arguments>(kComposite));
-  check_arguments(arguments);
+  arguments.check();
   const auto& logits = arguments.logits;
   const auto& aclnn_operator = aclnn().operators.at(Arguments::kName);
   if (const auto reason = aclnn_operator.obstacle_for(logits.scalar_type()); !reason.empty()) {
@@ -133,7 +133,7 @@ typename Arguments::Results sample(const Arguments& arguments) {
   check_size(Arguments::kName, logits);
 
   const c10::DeviceGuard guard(logits.device());
-  const auto results = allocate_outputs(arguments);
+  const auto results = arguments.allocate_outputs();
   if constexpr (requires { arguments.is_need_sample_result; }) {
     if (arguments.is_need_sample_result) {
       std::get<2>(results).zero_();  // behind the ids of what is kept, CANN writes nothing

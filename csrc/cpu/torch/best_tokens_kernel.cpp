@@ -10,8 +10,8 @@ namespace {
 
 BestTokensArguments::Results best_tokens_kernel(const BestTokensArguments& arguments) {
   const auto& [logits, count, temperature] = arguments;
-  check_arguments(arguments);
-  auto [log_probs, token_ids] = allocate_outputs(arguments);
+  arguments.check();
+  auto [log_probs, token_ids] = arguments.allocate_outputs();
   serve(&Kernel::rank, RankingCall{.logits = logits_of(logits),
                                    .batch_size = logits.size(0),
                                    .rows = {},

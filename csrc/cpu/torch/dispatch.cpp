@@ -34,7 +34,7 @@ LogitsType type_of(at::ScalarType type) {
       return LogitsType::kFloat16;
     case at::kBFloat16:
       return LogitsType::kBFloat16;
-    default:  // check_arguments refused every other
+    default:  // the checks refused every other
       return LogitsType::kFloat32;
   }
 }

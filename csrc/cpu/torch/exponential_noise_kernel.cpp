@@ -13,8 +13,8 @@ namespace {
 at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
   constexpr int64_t kPart = 1 << 14;  // lanes, even
   const auto& [seed, position, lanes, purpose, first_lane] = arguments;
-  check_arguments(arguments);
-  at::Tensor noise = allocate_outputs(arguments);
+  arguments.check();
+  at::Tensor noise = arguments.allocate_outputs();
   auto* const out = noise.mutable_data_ptr<float>();
   const auto* const seeds = seed.const_data_ptr<int64_t>();
   const auto* const positions = position.const_data_ptr<int64_t>();

@@ -24,18 +24,18 @@ FilteringCall filtering_call_of(const FilterArguments& arguments, Reader& reader
 }
 
 at::Tensor filter_probabilities_kernel(const FilterArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
-  at::Tensor kept = allocate_outputs(arguments);
+  at::Tensor kept = arguments.allocate_outputs();
   serve(&Kernel::filter, filtering_call_of(arguments, reader, kept));
   return kept;
 }
 
 at::Tensor filter_logits_kernel(const FilterLogitsArguments& arguments) {
   const auto& [filters, keep_ties, is_shifted, edits] = arguments;
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
-  at::Tensor kept = allocate_outputs(arguments);
+  at::Tensor kept = arguments.allocate_outputs();
   FilteringCall call = filtering_call_of(filters, reader, kept);
   call.edits = edits_of(FilterLogitsArguments::kName, filters.logits, edits, reader);
   call.keeps_ties = keep_ties;

@@ -13,7 +13,7 @@ constexpr const char* kOperator = RowLogprobsArguments::kName;
 
 RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& arguments) {
   const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
   const auto given = reader.numbers<int64_t>(token_ids);
   check_values(kOperator, "token_ids", given,
@@ -21,7 +21,7 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                 .end = logits.size(1),
                 .end_name = "the vocabulary size of logits",
                 .remedy = "Give ids of the vocabulary."});
-  auto [numbers, ids, ranks, entropies] = allocate_outputs(arguments);
+  auto [numbers, ids, ranks, entropies] = arguments.allocate_outputs();
   serve(&Kernel::rank,
         RankingCall{.logits = logits_of(logits),
                     .batch_size = token_ids.size(0),

@@ -32,7 +32,7 @@ void gather(std::vector<KeptList>& lists, const int64_t* offsets, int32_t* ids, 
 }
 
 SampleKeptRowsArguments::Results sample_kept_rows_kernel(const SampleKeptRowsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
   const auto rows = reader.rows(SampleKeptRowsArguments::kName, arguments.rows, arguments.logits);
   const int64_t count = arguments.is_wanted.size(0);

@@ -29,11 +29,11 @@ std::vector<int64_t> places_of(std::span<const int64_t> asking, bool all_ask, in
 SampleRankedRowsArguments::Results sample_ranked_rows_kernel(
     const SampleRankedRowsArguments& arguments) {
   const auto& [logits, asking, count, is_normalised, requests, is_processed] = arguments;
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
   const auto asked = reader.rows(SampleRankedRowsArguments::kName, asking, logits, "asking");
   const std::vector<int64_t> places = places_of(asked, !asking.has_value(), logits.size(0));
-  auto [token_ids, status, numbers, ids, ranks] = allocate_outputs(arguments);
+  auto [token_ids, status, numbers, ids, ranks] = arguments.allocate_outputs();
   SamplingCall call = sampling_call_of(arguments, reader, token_ids, status);
   const RankedDraws ranked{
       .ranking = {.logits = call.logits,

@@ -10,10 +10,10 @@ namespace ascend_sample::cpu {
 namespace {
 
 SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
   const auto rows = reader.rows(SampleRowsArguments::kName, arguments.rows, arguments.logits);
-  auto [token_ids, status] = allocate_outputs(arguments);
+  auto [token_ids, status] = arguments.allocate_outputs();
   SamplingCall call = sampling_call_of(arguments, reader, token_ids, status);
   call.rows = rows;
   serve(&Kernel::sample_requests, call);

@@ -13,11 +13,11 @@ namespace {
 static_assert(sizeof(ShardLead) == 6 * sizeof(double));
 
 FirstOfRowsArguments::Results first_of_rows_kernel(const FirstOfRowsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(FirstOfRowsArguments::kName, arguments.rows, logits);
-  auto [values, token_ids, status] = allocate_outputs(arguments);
+  auto [values, token_ids, status] = arguments.allocate_outputs();
   serve(&Kernel::find_first,
         FirstCall{.logits = logits_of(logits),
                   .batch_size = values.size(0),
@@ -30,11 +30,11 @@ FirstOfRowsArguments::Results first_of_rows_kernel(const FirstOfRowsArguments& a
 }
 
 at::Tensor shard_histogram_kernel(const ShardHistogramArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(ShardHistogramArguments::kName, arguments.rows, logits);
-  at::Tensor bins = allocate_outputs(arguments);
+  at::Tensor bins = arguments.allocate_outputs();
   serve(&Kernel::weigh_digits, DigitCall{.logits = logits_of(logits),
                                          .batch_size = bins.size(0),
                                          .rows = rows,
@@ -47,11 +47,11 @@ at::Tensor shard_histogram_kernel(const ShardHistogramArguments& arguments) {
 }
 
 ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(ShardLeadsArguments::kName, arguments.rows, logits);
-  auto [leads, token_ids, own_maximum, status] = allocate_outputs(arguments);
+  auto [leads, token_ids, own_maximum, status] = arguments.allocate_outputs();
   serve(&Kernel::lead,
         ShardCall{.logits = logits_of(logits),
                   .batch_size = arguments.seed.size(0),
@@ -76,11 +76,11 @@ ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& argum
 }
 
 ChunkSumsArguments::Results chunk_sums_kernel(const ChunkSumsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(ChunkSumsArguments::kName, arguments.rows, logits);
-  auto [maxima, sums, distances] = allocate_outputs(arguments);
+  auto [maxima, sums, distances] = arguments.allocate_outputs();
   serve(&Kernel::sum_chunks, ChunksCall{.logits = logits_of(logits),
                                         .batch_size = maxima.size(0),
                                         .rows = rows,
@@ -92,9 +92,9 @@ ChunkSumsArguments::Results chunk_sums_kernel(const ChunkSumsArguments& argument
 }
 
 LogOfSumsArguments::Results log_of_sums_kernel(const LogOfSumsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
-  auto [maximum, log_sum, entropies] = allocate_outputs(arguments);
+  auto [maximum, log_sum, entropies] = arguments.allocate_outputs();
   serve(&Kernel::add_sums, LogSumCall{.batch_size = maximum.size(0),
                                       .chunks = arguments.maxima.size(1),
                                       .maxima = reader.list<float>(arguments.maxima),
@@ -107,11 +107,11 @@ LogOfSumsArguments::Results log_of_sums_kernel(const LogOfSumsArguments& argumen
 }
 
 at::Tensor count_above_kernel(const CountAboveArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(CountAboveArguments::kName, arguments.rows, logits);
-  at::Tensor counts = allocate_outputs(arguments);
+  at::Tensor counts = arguments.allocate_outputs();
   serve(&Kernel::count_above, AboveCall{.logits = logits_of(logits),
                                         .batch_size = counts.size(0),
                                         .rows = rows,

@@ -40,15 +40,15 @@ OperatorCall call_of(const Rules& rules, const Arguments& arguments, const at::T
 std::string cpu_capability() { return std::string(target_in_use().name); }
 
 SampleArguments::Results top_k_top_p_sample_kernel(const SampleArguments& arguments) {
-  check_arguments(arguments);
-  auto [selected, kept] = allocate_outputs(arguments);
+  arguments.check();
+  auto [selected, kept] = arguments.allocate_outputs();
   serve(&Kernel::sample, call_of(kFirstOperator, arguments, selected, kept));
   return {selected, kept};
 }
 
 SampleV2Arguments::Results top_k_top_p_sample_v2_kernel(const SampleV2Arguments& arguments) {
-  check_arguments(arguments);
-  auto [selected, kept, dense_ids, dense_weights] = allocate_outputs(arguments);
+  arguments.check();
+  auto [selected, kept, dense_ids, dense_weights] = arguments.allocate_outputs();
   Rules rules = kSecondOperator;
   rules.most_k = largest_k(arguments.ks_max, arguments.logits.size(1));
   OperatorCall call = call_of(rules, arguments, selected, kept);

@@ -10,9 +10,9 @@ namespace ascend_sample::cpu {
 namespace {
 
 ValueRangesArguments::Results value_ranges_kernel(const ValueRangesArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
-  auto [least, most] = allocate_outputs(arguments);
+  auto [least, most] = arguments.allocate_outputs();
   serve(&Kernel::find_ranges, RangesCall{.logits = logits_of(arguments.logits),
                                          .batch_size = arguments.logits.size(0),
                                          .temperature = reader.list<float>(arguments.temperature),

@@ -60,11 +60,11 @@ Proposals proposals_of(const VerifyDraftsArguments& arguments, Reader& reader) {
 }
 
 VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments& arguments) {
-  check_arguments(arguments);
+  arguments.check();
   Reader reader;
   const auto* const ends = reader.list<int64_t>(arguments.ends);
   check_ends(ends, arguments.ends.size(0), arguments.logits.size(0));
-  auto [token_ids, status, accepted] = allocate_outputs(arguments);
+  auto [token_ids, status, accepted] = arguments.allocate_outputs();
   std::span<const int64_t> parents;
   std::vector<int64_t> path;
   if (arguments.parents.has_value()) {
