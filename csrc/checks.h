@@ -12,20 +12,31 @@
 
 namespace ascend_sample {
 
-/// The rules for logits alone, in the same words.
+/// The rules for logits alone.
 void check_logits(const char* op, const at::Tensor& logits);
 
 /// The rule for any tensor: it is dense and strided; `name` is the argument's.
 void check_layout(const char* op, const at::Tensor& tensor, const char* name);
 
-/// The rules for a list of one dtype, on the device of another tensor.
+/// How many dimensions a tensor has, and how errors say that.
+struct Shape {
+  int64_t dimensions;
+  const char* text;
+  const char* remedy;
+};
+
+/// The rules for a tensor of one dtype and so many dimensions, on the device of another tensor.
+void check_kind(const char* op, const at::Tensor& tensor, const char* name, c10::ScalarType dtype,
+                const Shape& shape, const at::Tensor& model, const char* model_name = "logits");
+
+/// The same of a list.
 void check_list(const char* op, const at::Tensor& tensor, const char* name, c10::ScalarType dtype,
-                const at::Tensor& model, const char* model_name);
+                const at::Tensor& model, const char* model_name = "logits");
 
 /// The same, with a value for each row.
 void check_per_row(const char* op, const at::Tensor& tensor, const char* name,
                    c10::ScalarType dtype, const c10::SymInt& rows, const at::Tensor& model,
-                   const char* model_name);
+                   const char* model_name = "logits");
 
 /// The rule for what noise is for.
 void check_purpose(const char* op, int64_t purpose, const char* name = "purpose");

@@ -14,31 +14,7 @@
 namespace ascend_sample {
 namespace {
 
-using c10::ScalarType;
-
-/// How many dimensions a tensor has, and how errors say that.
-struct Shape {
-  int64_t dimensions;
-  const char* text;
-  const char* remedy;
-};
-
-constexpr Shape kList{1, "[batch]", "Give one value a row."};
 constexpr Shape kTable{2, "[slots, columns]", "Give a row for each slot."};
-
-/// A tensor of one dtype and so many dimensions, on the device of another tensor.
-void check_kind(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                const Shape& shape, const at::Tensor& model, const char* model_name) {
-  check_layout(op, tensor, name);
-  TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ",
-                   tensor.scalar_type(), ". Convert it with ", name, ".to().");
-  TORCH_CHECK_VALUE(tensor.dim() == shape.dimensions, op, ": ", name, " must have shape ",
-                    shape.text, ", got ", tensor.dim(), " dimensions: ", describe(tensor), ". ",
-                    shape.remedy);
-  TORCH_CHECK_VALUE(tensor.device() == model.device(), op, ": ", name, " must be on the device of ",
-                    model_name, " (", model.device(), "), got ", tensor.device(), ". Call ", name,
-                    ".to(", model_name, ".device).");
-}
 
 /// The edits of rows: what operators take for them, family by family.
 class EditsCheck {
@@ -54,8 +30,8 @@ class EditsCheck {
       const at::Tensor& ids = *arguments.addend_ids;
       check_slots(*arguments.addend_slot, "addend_slot");
       check_lists(ids, "addend_ids", *arguments.addend_lengths, "addend_lengths");
-      check_table(*arguments.addends, "addends", ScalarType::Float, ids.sym_size(0),
-                  ids.sym_size(1), "as addend_ids has");
+      check_table(*arguments.addends, "addends", at::kFloat, ids.sym_size(0), ids.sym_size(1),
+                  "as addend_ids has");
     }
     if (is_given({{"penalty_slot", arguments.penalty_slot},
                   {"penalty_ids", arguments.penalty_ids},
@@ -65,9 +41,9 @@ class EditsCheck {
       const at::Tensor& ids = *arguments.penalty_ids;
       check_slots(*arguments.penalty_slot, "penalty_slot");
       check_lists(ids, "penalty_ids", *arguments.penalty_lengths, "penalty_lengths");
-      check_table(*arguments.occurrences, "occurrences", ScalarType::Int, ids.sym_size(0),
+      check_table(*arguments.occurrences, "occurrences", at::kInt, ids.sym_size(0),
                   logits_.sym_size(1), "a count for each id, for each slot of penalty_ids");
-      check_table(*arguments.penalties, "penalties", ScalarType::Float, 3, rows_,
+      check_table(*arguments.penalties, "penalties", at::kFloat, 3, rows_,
                   "repetition, presence and frequency of each row");
     }
     if (is_given({{"mask_slot", arguments.mask_slot}, {"masks", arguments.masks}})) {
@@ -84,7 +60,7 @@ class EditsCheck {
   }
 
   void check_ranges(const at::Tensor& ranges) const {
-    check_table(ranges, "ranges", ScalarType::Float, cpu::kRangeFilters, rows_,
+    check_table(ranges, "ranges", at::kFloat, cpu::kRangeFilters, rows_,
                 "the number of each filter for each row");
   }
 
@@ -106,21 +82,21 @@ class EditsCheck {
   }
 
   void check_slots(const at::Tensor& slots, const char* name) const {
-    check_per_row(op_, slots, name, ScalarType::Long, rows_, logits_, "logits");
+    check_per_row(op_, slots, name, at::kLong, rows_, logits_);
   }
 
   void check_lists(const at::Tensor& ids, const char* name, const at::Tensor& lengths,
                    const char* lengths_name) const {
-    check_kind(op_, ids, name, ScalarType::Long, kTable, logits_, "logits");
-    check_list(op_, lengths, lengths_name, ScalarType::Long, logits_, "logits");
+    check_kind(op_, ids, name, at::kLong, kTable, logits_);
+    check_list(op_, lengths, lengths_name, at::kLong, logits_);
     TORCH_CHECK_VALUE(expect(lengths.sym_size(0).sym_eq(ids.sym_size(0))), op_, ": ", lengths_name,
                       " must have one value for each slot of ", name, " (", ids.sym_size(0),
                       "), got ", lengths.sym_size(0), ". Give the length of each list.");
   }
 
-  void check_table(const at::Tensor& table, const char* name, ScalarType dtype,
+  void check_table(const at::Tensor& table, const char* name, c10::ScalarType dtype,
                    const c10::SymInt& rows, const c10::SymInt& columns, const char* what) const {
-    check_kind(op_, table, name, dtype, kTable, logits_, "logits");
+    check_kind(op_, table, name, dtype, kTable, logits_);
     TORCH_CHECK_VALUE(
         expect(table.sym_size(0).sym_eq(rows)) && expect(table.sym_size(1).sym_eq(columns)), op_,
         ": ", name, " must have shape [", rows, ", ", columns, "], got ", describe(table),
@@ -128,7 +104,7 @@ class EditsCheck {
   }
 
   void check_words(const at::Tensor& words, const char* name) const {
-    check_table(words, name, ScalarType::Int, words.dim() == 0 ? 0 : words.sym_size(0), words_,
+    check_table(words, name, at::kInt, words.dim() == 0 ? 0 : words.sym_size(0), words_,
                 "a word for each 32 ids of the vocabulary");
   }
 
@@ -141,15 +117,15 @@ class EditsCheck {
 /// The parameters, keys and edits of so many rows of the sampling layer.
 void check_requests(const char* op, const RequestsArguments& arguments, const at::Tensor& logits,
                     const c10::SymInt& rows) {
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(op, tensor, name, dtype, rows, logits, "logits");
+  const auto check = [&](const at::Tensor& tensor, const char* name, c10::ScalarType dtype) {
+    check_per_row(op, tensor, name, dtype, rows, logits);
   };
-  check(arguments.temperature, "temperature", ScalarType::Float);
-  check(arguments.k, "k", ScalarType::Int);
-  check(arguments.p, "p", ScalarType::Float);
-  check(arguments.min_p, "min_p", ScalarType::Float);
-  check(arguments.seed, "seed", ScalarType::Long);
-  check(arguments.position, "position", ScalarType::Long);
+  check(arguments.temperature, "temperature", at::kFloat);
+  check(arguments.k, "k", at::kInt);
+  check(arguments.p, "p", at::kFloat);
+  check(arguments.min_p, "min_p", at::kFloat);
+  check(arguments.seed, "seed", at::kLong);
+  check(arguments.position, "position", at::kLong);
   check_purpose(op, arguments.purpose);
   EditsCheck(op, logits, rows).check(arguments.edits);
 }
@@ -179,9 +155,9 @@ void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& 
   if (!probabilities.has_value()) {
     return;
   }
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype,
+  const auto check = [&](const at::Tensor& tensor, const char* name, c10::ScalarType dtype,
                          const c10::SymInt& columns) {
-    check_kind(kOperator, tensor, name, dtype, kProposals, logits, "logits");
+    check_kind(kOperator, tensor, name, dtype, kProposals, logits);
     TORCH_CHECK_VALUE(
         expect(tensor.sym_size(0).sym_eq(drafts)) && expect(tensor.sym_size(1).sym_eq(columns)),
         kOperator, ": ", name, " must have shape [", drafts, ", ", columns, "], got ",
@@ -190,55 +166,20 @@ void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& 
   c10::SymInt columns = logits.sym_size(1);
   if (candidates.has_value()) {
     columns = candidates->dim() == 2 ? candidates->sym_size(1) : 0;
-    check(*candidates, "draft_candidates", ScalarType::Long, columns);
+    check(*candidates, "draft_candidates", at::kLong, columns);
     TORCH_CHECK_VALUE(expect(columns.sym_ge(1)), kOperator,
                       ": draft_candidates must have at least 1 column, got 0. Give the draft "
                       "itself.");
   }
-  check(*probabilities, "draft_probabilities", ScalarType::Float, columns);
+  check(*probabilities, "draft_probabilities", at::kFloat, columns);
 }
 
 }  // namespace
 
-void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                const at::Tensor& model, const char* model_name) {
-  check_kind(op, tensor, name, dtype, kList, model, model_name);
-}
-
-void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
-  check_list(op, tensor, name, dtype, model, model_name);
-  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
-                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
-                    ". Expand it to the number of rows.");
-}
-
-void check_purpose(const char* op, int64_t purpose, const char* name) {
-  constexpr int64_t kPurposes = int64_t{1} << 32;
-  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op, ": ", name,
-                    " must be between 0 and 2^32 - 1, got ", purpose,
-                    ". Use a member of ascend_sample.sampling.noise.Purpose.");
-}
-
-c10::SymInt count_rows(const char* op, const at::Tensor& logits,
-                       const std::optional<at::Tensor>& rows, const char* name) {
-  if (!rows.has_value()) {
-    return logits.sym_size(0);
-  }
-  check_list(op, *rows, name, ScalarType::Long, logits, "logits");
-  return rows->sym_size(0);
-}
-
-void check_count(const char* op, int64_t count, const at::Tensor& logits) {
-  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
-                    ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
-                    "), got ", count, ". Ask for fewer.");
-}
-
 void NoiseArguments::check() const {
   constexpr int64_t kMostLanes = int64_t{1} << 33;
-  check_list(kName, seed, "seed", ScalarType::Long, seed, "seed");
-  check_per_row(kName, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
+  check_list(kName, seed, "seed", at::kLong, seed, "seed");
+  check_per_row(kName, position, "position", at::kLong, seed.sym_size(0), seed, "seed");
   TORCH_CHECK_VALUE(lanes >= 0, kName, ": lanes must be >= 0, got ", lanes,
                     ". It is the number of values a row gets.");
   check_purpose(kName, purpose);
@@ -258,9 +199,9 @@ void SampleRowsArguments::check() const {
 void SampleKeptRowsArguments::check() const {
   check_logits(kName, logits);
   const c10::SymInt count = count_rows(kName, logits, rows);
-  check_per_row(kName, is_wanted, "is_wanted", ScalarType::Bool, count, logits, "logits");
+  check_per_row(kName, is_wanted, "is_wanted", at::kBool, count, logits);
   if (near.has_value()) {
-    check_per_row(kName, *near, "near", ScalarType::Float, count, logits, "logits");
+    check_per_row(kName, *near, "near", at::kFloat, count, logits);
   }
   check_requests(kName, requests, logits, count);
 }
@@ -274,8 +215,8 @@ void SampleRankedRowsArguments::check() const {
 
 void VerifyDraftsArguments::check() const {
   check_logits(kName, logits);
-  check_list(kName, draft_ids, "draft_ids", ScalarType::Long, logits, "logits");
-  check_list(kName, ends, "ends", ScalarType::Long, logits, "logits");
+  check_list(kName, draft_ids, "draft_ids", at::kLong, logits);
+  check_list(kName, ends, "ends", at::kLong, logits);
   const c10::SymInt drafts = logits.sym_size(0) - ends.sym_size(0);
   TORCH_CHECK_VALUE(expect(draft_ids.sym_size(0).sym_eq(drafts)), kName,
                     ": draft_ids must have one id less than logits have rows for each request (",
@@ -284,8 +225,7 @@ void VerifyDraftsArguments::check() const {
   check_requests(kName, requests, logits, logits.sym_size(0));
   check_proposals(*this, drafts);
   if (parents.has_value()) {
-    check_per_row(kName, *parents, "parents", ScalarType::Long, logits.sym_size(0), logits,
-                  "logits");
+    check_per_row(kName, *parents, "parents", at::kLong, logits.sym_size(0), logits);
     TORCH_CHECK_VALUE(rule == 0, kName, ": parents must be None for the rule ", rule,
                       ", got a tensor. The rule match, 0, takes trees.");
   }
@@ -296,13 +236,13 @@ namespace {
 void check_filters(const char* op, const FilterArguments& arguments) {
   const auto& [logits, temperature, k, p, min_p] = arguments;
   check_logits(op, logits);
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(op, tensor, name, dtype, logits.sym_size(0), logits, "logits");
+  const auto check = [&](const at::Tensor& tensor, const char* name, c10::ScalarType dtype) {
+    check_per_row(op, tensor, name, dtype, logits.sym_size(0), logits);
   };
-  check(temperature, "temperature", ScalarType::Float);
-  check(k, "k", ScalarType::Int);
-  check(p, "p", ScalarType::Float);
-  check(min_p, "min_p", ScalarType::Float);
+  check(temperature, "temperature", at::kFloat);
+  check(k, "k", at::kInt);
+  check(p, "p", at::kFloat);
+  check(min_p, "min_p", at::kFloat);
 }
 
 }  // namespace
@@ -318,7 +258,7 @@ void FilterLogitsArguments::check() const {
 void ValueRangesArguments::check() const {
   check_logits(kName, logits);
   const c10::SymInt rows = logits.sym_size(0);
-  check_per_row(kName, temperature, "temperature", ScalarType::Float, rows, logits, "logits");
+  check_per_row(kName, temperature, "temperature", at::kFloat, rows, logits);
   EditsCheck(kName, logits, rows).check_ranges(ranges);
 }
 
@@ -335,8 +275,7 @@ void BestTokensArguments::check() const {
 
 void RowLogprobsArguments::check() const {
   check_logits(kName, logits);
-  check_per_row(kName, token_ids, "token_ids", ScalarType::Long, count_rows(kName, logits, rows),
-                logits, "logits");
+  check_per_row(kName, token_ids, "token_ids", at::kLong, count_rows(kName, logits, rows), logits);
   check_best_count(kName, count, logits);
   TORCH_CHECK_VALUE(is_normalised || !entropy, kName,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
@@ -344,49 +283,49 @@ void RowLogprobsArguments::check() const {
 }
 
 at::Tensor FilterArguments::allocate_outputs() const {
-  return allocate(logits.sym_sizes(), c10::kFloat, logits);
+  return allocate(logits.sym_sizes(), at::kFloat, logits);
 }
 
 at::Tensor FilterLogitsArguments::allocate_outputs() const { return filters.allocate_outputs(); }
 
 ValueRangesArguments::Results ValueRangesArguments::allocate_outputs() const {
   const c10::SymInt rows[] = {logits.sym_size(0)};
-  return {allocate(rows, c10::kFloat, logits), allocate(rows, c10::kFloat, logits)};
+  return {allocate(rows, at::kFloat, logits), allocate(rows, at::kFloat, logits)};
 }
 
 at::Tensor NoiseArguments::allocate_outputs() const {
-  return allocate({seed.sym_size(0), c10::SymInt(lanes)}, c10::kFloat, seed);
+  return allocate({seed.sym_size(0), c10::SymInt(lanes)}, at::kFloat, seed);
 }
 
 SampleRowsArguments::Results SampleRowsArguments::allocate_outputs() const {
   const c10::SymInt shape[] = {requests.seed.sym_size(0)};
-  return {allocate(shape, c10::kLong, logits), allocate(shape, c10::kChar, logits)};
+  return {allocate(shape, at::kLong, logits), allocate(shape, at::kChar, logits)};
 }
 
 SampleRankedRowsArguments::Results SampleRankedRowsArguments::allocate_outputs() const {
   const c10::SymInt rows[] = {logits.sym_size(0)};
   const c10::SymInt ranked[] = {asking.has_value() ? asking->sym_size(0) : rows[0], 1 + count};
-  return {allocate(rows, c10::kLong, logits), allocate(rows, c10::kChar, logits),
-          allocate(ranked, c10::kFloat, logits), allocate(ranked, c10::kLong, logits),
-          allocate({ranked[0]}, c10::kLong, logits)};
+  return {allocate(rows, at::kLong, logits), allocate(rows, at::kChar, logits),
+          allocate(ranked, at::kFloat, logits), allocate(ranked, at::kLong, logits),
+          allocate({ranked[0]}, at::kLong, logits)};
 }
 
 VerifyDraftsArguments::Results VerifyDraftsArguments::allocate_outputs() const {
-  return {allocate({logits.sym_size(0)}, c10::kLong, logits),
-          allocate({logits.sym_size(0)}, c10::kChar, logits),
-          allocate({ends.sym_size(0)}, c10::kLong, logits)};
+  return {allocate({logits.sym_size(0)}, at::kLong, logits),
+          allocate({logits.sym_size(0)}, at::kChar, logits),
+          allocate({ends.sym_size(0)}, at::kLong, logits)};
 }
 
 BestTokensArguments::Results BestTokensArguments::allocate_outputs() const {
   const c10::SymInt shape[] = {logits.sym_size(0), count};
-  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits)};
+  return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits)};
 }
 
 RowLogprobsArguments::Results RowLogprobsArguments::allocate_outputs() const {
   const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
-  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
-          allocate({shape[0]}, c10::kLong, logits),
-          allocate({entropy ? shape[0] : c10::SymInt(0)}, c10::kFloat, logits)};
+  return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits),
+          allocate({shape[0]}, at::kLong, logits),
+          allocate({entropy ? shape[0] : c10::SymInt(0)}, at::kFloat, logits)};
 }
 
 }  // namespace ascend_sample
