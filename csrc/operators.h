@@ -126,18 +126,25 @@ struct EditsArguments {
   const std::optional<at::Tensor>& ranges;  // float32 [filters, rows]: cpu/calls.h names them
 };
 
-/// What each row, or place, is sampled with.
-struct RequestsArguments {
-  static inline const std::string kSchema =
-      std::string(
-          "Tensor temperature, Tensor k, Tensor p, Tensor min_p, Tensor seed, "
-          "Tensor position, int purpose=0, bool keep_ties=False, ") +
-      EditsArguments::kSchema;
+/// What every row is filtered with: a number for each.
+struct ParametersArguments {
+  /// Their part of a schema.
+  static constexpr const char* kSchema = "Tensor temperature, Tensor k, Tensor p, Tensor min_p";
 
   const at::Tensor& temperature;
   const at::Tensor& k;
   const at::Tensor& p;
   const at::Tensor& min_p;
+};
+
+/// What each row, or place, is sampled with.
+struct RequestsArguments {
+  static inline const std::string kSchema =
+      std::string(ParametersArguments::kSchema) +
+      ", Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, " +
+      EditsArguments::kSchema;
+
+  ParametersArguments parameters;
   const at::Tensor& seed;
   const at::Tensor& position;
   int64_t purpose;
@@ -241,33 +248,29 @@ struct VerifyDraftsArguments {
 
 struct FilterArguments {
   static constexpr const char* kName = "filter_probabilities";
-  static constexpr const char* kSchema =
-      "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p)";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, ") + ParametersArguments::kSchema + ")";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
   void check() const;
   Results allocate_outputs() const;
 
   const at::Tensor& logits;
-  const at::Tensor& temperature;
-  const at::Tensor& k;
-  const at::Tensor& p;
-  const at::Tensor& min_p;
+  ParametersArguments parameters;
 };
 
 struct FilterLogitsArguments {
   static constexpr const char* kName = "filter_logits";
   static inline const std::string kSchema =
-      std::string(
-          "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-          "bool keep_ties=False, bool is_shifted=False, ") +
-      EditsArguments::kSchema + ")";
+      std::string("(Tensor logits, ") + ParametersArguments::kSchema +
+      ", bool keep_ties=False, bool is_shifted=False, " + EditsArguments::kSchema + ")";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
   void check() const;
   Results allocate_outputs() const;
 
-  FilterArguments filters;
+  const at::Tensor& logits;
+  ParametersArguments parameters;
   bool keep_ties;
   bool is_shifted;  // by the maximum, before it is divided
   EditsArguments edits;

@@ -114,18 +114,20 @@ class EditsCheck {
   c10::SymInt words_;
 };
 
+void check_parameters(const char* op, const ParametersArguments& arguments,
+                      const at::Tensor& logits, const c10::SymInt& rows) {
+  check_per_row(op, arguments.temperature, "temperature", at::kFloat, rows, logits);
+  check_per_row(op, arguments.k, "k", at::kInt, rows, logits);
+  check_per_row(op, arguments.p, "p", at::kFloat, rows, logits);
+  check_per_row(op, arguments.min_p, "min_p", at::kFloat, rows, logits);
+}
+
 /// The parameters, keys and edits of so many rows of the sampling layer.
 void check_requests(const char* op, const RequestsArguments& arguments, const at::Tensor& logits,
                     const c10::SymInt& rows) {
-  const auto check = [&](const at::Tensor& tensor, const char* name, c10::ScalarType dtype) {
-    check_per_row(op, tensor, name, dtype, rows, logits);
-  };
-  check(arguments.temperature, "temperature", at::kFloat);
-  check(arguments.k, "k", at::kInt);
-  check(arguments.p, "p", at::kFloat);
-  check(arguments.min_p, "min_p", at::kFloat);
-  check(arguments.seed, "seed", at::kLong);
-  check(arguments.position, "position", at::kLong);
+  check_parameters(op, arguments.parameters, logits, rows);
+  check_per_row(op, arguments.seed, "seed", at::kLong, rows, logits);
+  check_per_row(op, arguments.position, "position", at::kLong, rows, logits);
   check_purpose(op, arguments.purpose);
   EditsCheck(op, logits, rows).check(arguments.edits);
 }
@@ -231,27 +233,14 @@ void VerifyDraftsArguments::check() const {
   }
 }
 
-namespace {
-
-void check_filters(const char* op, const FilterArguments& arguments) {
-  const auto& [logits, temperature, k, p, min_p] = arguments;
-  check_logits(op, logits);
-  const auto check = [&](const at::Tensor& tensor, const char* name, c10::ScalarType dtype) {
-    check_per_row(op, tensor, name, dtype, logits.sym_size(0), logits);
-  };
-  check(temperature, "temperature", at::kFloat);
-  check(k, "k", at::kInt);
-  check(p, "p", at::kFloat);
-  check(min_p, "min_p", at::kFloat);
+void FilterArguments::check() const {
+  check_logits(kName, logits);
+  check_parameters(kName, parameters, logits, logits.sym_size(0));
 }
 
-}  // namespace
-
-void FilterArguments::check() const { check_filters(kName, *this); }
-
 void FilterLogitsArguments::check() const {
-  const at::Tensor& logits = filters.logits;
-  check_filters(kName, filters);
+  check_logits(kName, logits);
+  check_parameters(kName, parameters, logits, logits.sym_size(0));
   EditsCheck(kName, logits, logits.sym_size(0)).check(edits);
 }
 
@@ -286,7 +275,9 @@ at::Tensor FilterArguments::allocate_outputs() const {
   return allocate(logits.sym_sizes(), at::kFloat, logits);
 }
 
-at::Tensor FilterLogitsArguments::allocate_outputs() const { return filters.allocate_outputs(); }
+at::Tensor FilterLogitsArguments::allocate_outputs() const {
+  return allocate(logits.sym_sizes(), at::kFloat, logits);
+}
 
 ValueRangesArguments::Results ValueRangesArguments::allocate_outputs() const {
   const c10::SymInt rows[] = {logits.sym_size(0)};

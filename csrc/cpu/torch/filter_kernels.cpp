@@ -11,15 +11,12 @@ namespace ascend_sample::cpu {
 namespace {
 
 /// The call for what filters keep, without edits.
-FilteringCall filtering_call_of(const FilterArguments& arguments, Reader& reader,
+template <typename Arguments>
+FilteringCall filtering_call_of(const Arguments& arguments, Reader& reader,
                                 const at::Tensor& kept) {
-  const auto& [logits, temperature, k, p, min_p] = arguments;
-  return {.logits = logits_of(logits),
-          .batch_size = logits.size(0),
-          .requests = {.temperature = reader.list<float>(temperature),
-                       .k = reader.list<int32_t>(k),
-                       .p = reader.list<float>(p),
-                       .min_p = reader.list<float>(min_p)},
+  return {.logits = logits_of(arguments.logits),
+          .batch_size = arguments.logits.size(0),
+          .requests = requests_of(arguments.parameters, reader),
           .kept = kept.mutable_data_ptr<float>()};
 }
 
@@ -32,14 +29,13 @@ at::Tensor filter_probabilities_kernel(const FilterArguments& arguments) {
 }
 
 at::Tensor filter_logits_kernel(const FilterLogitsArguments& arguments) {
-  const auto& [filters, keep_ties, is_shifted, edits] = arguments;
   arguments.check();
   Reader reader;
   at::Tensor kept = arguments.allocate_outputs();
-  FilteringCall call = filtering_call_of(filters, reader, kept);
-  call.edits = edits_of(FilterLogitsArguments::kName, filters.logits, edits, reader);
-  call.keeps_ties = keep_ties;
-  call.form = is_shifted ? FilteredForm::kShifted : FilteredForm::kDivided;
+  FilteringCall call = filtering_call_of(arguments, reader, kept);
+  call.edits = edits_of(FilterLogitsArguments::kName, arguments.logits, arguments.edits, reader);
+  call.keeps_ties = arguments.keep_ties;
+  call.form = arguments.is_shifted ? FilteredForm::kShifted : FilteredForm::kDivided;
   serve(&Kernel::filter, call);
   return kept;
 }

@@ -95,6 +95,13 @@ inline Edits edits_of(const char* op, const at::Tensor& logits, const EditsArgum
   return edits;
 }
 
+inline Requests requests_of(const ParametersArguments& parameters, Reader& reader) {
+  return {.temperature = reader.list<float>(parameters.temperature),
+          .k = reader.list<int32_t>(parameters.k),
+          .p = reader.list<float>(parameters.p),
+          .min_p = reader.list<float>(parameters.min_p)};
+}
+
 /// What rows are sampled with: everything that is one number, or one list, a row.
 template <typename Arguments>
 SamplingCall sampling_call_of(const Arguments& arguments, Reader& reader,
@@ -103,10 +110,7 @@ SamplingCall sampling_call_of(const Arguments& arguments, Reader& reader,
   return {.logits = logits_of(arguments.logits),
           .batch_size = requests.seed.size(0),
           .rows = {},
-          .requests = {.temperature = reader.list<float>(requests.temperature),
-                       .k = reader.list<int32_t>(requests.k),
-                       .p = reader.list<float>(requests.p),
-                       .min_p = reader.list<float>(requests.min_p)},
+          .requests = requests_of(requests.parameters, reader),
           .edits = edits_of(Arguments::kName, arguments.logits, requests.edits, reader),
           .seed = reader.list<int64_t>(requests.seed),
           .position = reader.list<int64_t>(requests.position),
