@@ -1,6 +1,5 @@
-// The older "single operator" interface: descriptions, buffers and attributes are kept as they are
-// told, because torch_npu reads some of them back; aclopCompileAndExecute itself
-// (libacl_op_compiler.so) always refuses.
+// The older "single operator" interface. Of what it is told, that is kept which torch_npu reads
+// back; aclopCompileAndExecute itself (libacl_op_compiler.so) always refuses.
 #include "hostcann/runtime/runtime.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
@@ -11,25 +10,17 @@ struct aclTensorDesc {
   int data_type;
   int format;
   std::vector<int64_t> sizes;
-  std::string name;
 };
 
-struct aclDataBuffer {
-  void* data;
-  size_t bytes;
-};
+struct aclDataBuffer {};
 
-struct aclopAttr {
-  std::vector<std::string> names;  // which attributes were set; nothing reads their values
-};
+struct aclopAttr {};
 
 namespace {
 
-int set_attribute(const char* function, aclopAttr* attributes, const char* name) {
-  if (attributes == nullptr || name == nullptr)
-    return fail(function, kInvalidParam, "attr and attrName must not be null");
-  attributes->names.emplace_back(name);
-  return kSuccess;
+int check_attribute(const char* function, const aclopAttr* attributes, const char* name) {
+  if (attributes != nullptr && name != nullptr) return kSuccess;
+  return fail(function, kInvalidParam, "attr and attrName must not be null");
 }
 
 }  // namespace
@@ -40,7 +31,7 @@ CANN_API aclTensorDesc* aclCreateTensorDesc(int data_type, int rank, const int64
     fail(__func__, kInvalidParam, "numDims must be at least 0 and dims not null");
     return nullptr;
   }
-  return new aclTensorDesc{data_type, format, std::vector<int64_t>(sizes, sizes + rank), ""};
+  return new aclTensorDesc{data_type, format, std::vector<int64_t>(sizes, sizes + rank)};
 }
 
 CANN_API void aclDestroyTensorDesc(const aclTensorDesc* description) { delete description; }
@@ -68,9 +59,7 @@ CANN_API int aclGetTensorDescDimV2(const aclTensorDesc* description, size_t inde
   return kSuccess;
 }
 
-CANN_API void aclSetTensorDescName(aclTensorDesc* description, const char* name) {
-  if (description != nullptr && name != nullptr) description->name = name;
-}
+CANN_API void aclSetTensorDescName(aclTensorDesc* /*description*/, const char* /*name*/) {}
 
 CANN_API int aclSetTensorFormat(aclTensorDesc* description, int format) {
   if (description == nullptr) return fail(__func__, kInvalidParam, "desc must not be null");
@@ -90,8 +79,8 @@ CANN_API int aclSetTensorPlaceMent(aclTensorDesc* description, int /*memory_type
   return description == nullptr ? fail(__func__, kInvalidParam, "desc must not be null") : kSuccess;
 }
 
-CANN_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) {
-  return new aclDataBuffer{data, bytes};
+CANN_API aclDataBuffer* aclCreateDataBuffer(void* /*data*/, size_t /*bytes*/) {
+  return new aclDataBuffer;
 }
 
 CANN_API int aclDestroyDataBuffer(const aclDataBuffer* buffer) {
@@ -105,7 +94,7 @@ CANN_API void aclopDestroyAttr(const aclopAttr* attributes) { delete attributes;
 
 #define HOSTCANN_ATTRIBUTE_SETTER(function, ...)                                  \
   CANN_API int function(aclopAttr* attributes, const char* name, ##__VA_ARGS__) { \
-    return set_attribute(#function, attributes, name);                            \
+    return check_attribute(#function, attributes, name);                          \
   }
 
 HOSTCANN_ATTRIBUTE_SETTER(aclopSetAttrBool, uint8_t)
