@@ -76,10 +76,6 @@ HOSTCANN_API void report_violation(Violation kind, const std::string& message);
 /// block. `what` names the operand.
 HOSTCANN_API std::byte* resolve(const void* device_address, size_t bytes, const std::string& what);
 
-/// Bytes from device_address to the end of its live block; 0 when it is in none. Never reports
-/// anything.
-HOSTCANN_API size_t bytes_available(const void* device_address);
-
 // ---- who asks for what ----
 
 /// Where the program was when it asked for something, and what it held then.
@@ -100,37 +96,25 @@ struct Traffic {
 
 // ---- streams ----
 
-/// Puts a task at the end of `stream` (null = the context's default stream); captured instead of
-/// run while the stream is being captured. Under null_kernels() a task whose `is_kernel` is true is
-/// accepted and never run. Returns a status; a gone stream is a violation and an error. `name` is
-/// the operator's name: task faults are matched against it. A captured task runs once per replay of
-/// its graph, and is copied and destroyed on any thread. Of a kernel, `traffic` and `caller` are
-/// counted.
-HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> task,
-                        bool is_kernel = true, const Traffic& traffic = {},
-                        const Caller& caller = {});
-
-/// launch() of a kernel that other processes wait for. On a lazy stream it runs a moment after it
-/// was queued, with what comes before it: those processes cannot synchronise this one's stream.
-HOSTCANN_API int launch_collective(void* stream, const std::string& name,
-                                   std::function<void()> task, const Traffic& traffic,
-                                   const Caller& caller);
-
-/// Launches of kernels are accepted and dropped: host-side overhead can be measured alone.
-HOSTCANN_API bool null_kernels();
+/// Puts a kernel at the end of `stream` (null = the context's default stream); captured instead of
+/// run while the stream is being captured. Returns a status; a gone stream is a violation and an
+/// error. `name` is the operator's name: task faults are matched against it. A captured kernel runs
+/// once per replay of its graph, and is copied and destroyed on any thread. `traffic` and `caller`
+/// are counted. Other processes wait for a collective: on a lazy stream it runs a moment after it
+/// was queued, with what comes before it, since they cannot synchronise this one's stream.
+HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> kernel,
+                        const Traffic& traffic, const Caller& caller, bool is_collective = false);
 
 // ---- fault injection ----
 
-/// True when an injected fault says that this occurrence of (`site`, `name`) must fail. Counts the
-/// occurrence. Sites: "malloc", "workspace" (phase 1 reports an absurd size), "phase1", "phase2",
-/// "task", "memcpy", "synchronize".
-HOSTCANN_API bool take_fault(const char* site, const std::string& name);
-
-/// take_fault(), and how to fail: `code` 0 leaves the status to the site.
 struct InjectedFault {
-  int code;
+  int code;  // 0 leaves the status to the site
   std::string message;
 };
+
+/// The injected fault by which this occurrence of (`site`, `name`) must fail. Counts the
+/// occurrence. Sites: "malloc", "workspace" (phase 1 reports an absurd size), "phase1", "phase2",
+/// "task", "memcpy", "synchronize".
 HOSTCANN_API std::optional<InjectedFault> take_injected_fault(const char* site,
                                                               const std::string& name);
 

@@ -88,8 +88,8 @@ class Call {
       }
       work(*group, found);
     };
-    const int launched =
-        hostcann::launch_collective(stream, function_, std::move(task), traffic, find_caller());
+    const int launched = hostcann::launch(stream, function_, std::move(task), traffic,
+                                          find_caller(), /*is_collective=*/true);
     return launched == kSuccess ? kSuccess : kRuntime;
   }
 

@@ -58,11 +58,6 @@ int integers_of(const char* op, const char* argument, const aclIntArray* array,
   return read_argument(op, argument, array, out);
 }
 
-int floats_of(const char* op, const char* argument, const aclFloatArray* array,
-              std::vector<float>* out) {
-  return read_argument(op, argument, array, out);
-}
-
 int booleans_of(const char* op, const char* argument, const aclBoolArray* array,
                 std::vector<bool>* out) {
   return read_argument(op, argument, array, out);

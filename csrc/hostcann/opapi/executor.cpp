@@ -195,7 +195,8 @@ int make_executor(const char* op, const std::vector<Argument>& inputs,
   plan->traffic = traffic_of(*plan, inputs, outputs);
   plan->caller = find_caller();
   plan->caller.memory += static_cast<int64_t>(plan->workspace_total);
-  *workspace_size = take_fault("workspace", plan->op) ? kAbsurdWorkspace : plan->workspace_total;
+  *workspace_size =
+      take_injected_fault("workspace", plan->op) ? kAbsurdWorkspace : plan->workspace_total;
   *executor =
       table<aclOpExecutor>().insert({std::move(plan), std::make_shared<std::atomic<bool>>(false)});
   return kSuccess;
@@ -226,8 +227,8 @@ int run_executor(const char* op, void* workspace, uint64_t workspace_size, aclOp
   if (int status = injected_status("phase2", plan->op)) return status;
   if (int status = check_workspace(*plan, workspace, workspace_size)) return status;
   return launch(
-      stream, plan->op, [plan, workspace] { run_kernel(*plan, workspace); },
-      /*is_kernel=*/true, plan->traffic, plan->caller);
+      stream, plan->op, [plan, workspace] { run_kernel(*plan, workspace); }, plan->traffic,
+      plan->caller);
 }
 
 }  // namespace hostcann::opapi

@@ -143,8 +143,6 @@ HOSTCANN_API int scalar_of(const char* op, const char* argument, const aclScalar
                            Scalar* out);
 HOSTCANN_API int integers_of(const char* op, const char* argument, const aclIntArray* array,
                              std::vector<int64_t>* out);
-HOSTCANN_API int floats_of(const char* op, const char* argument, const aclFloatArray* array,
-                           std::vector<float>* out);
 HOSTCANN_API int booleans_of(const char* op, const char* argument, const aclBoolArray* array,
                              std::vector<bool>* out);
 HOSTCANN_API int tensors_of(const char* op, const char* argument, const aclTensorList* list,

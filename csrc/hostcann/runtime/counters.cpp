@@ -58,9 +58,9 @@ void count_live(Live kind, int change) {
   live_counts()[static_cast<size_t>(kind)].fetch_add(change, std::memory_order_relaxed);
 }
 
-bool null_kernels() { return null_kernels_enabled.load(std::memory_order_relaxed); }
-
 namespace runtime {
+
+bool null_kernels() { return null_kernels_enabled.load(std::memory_order_relaxed); }
 
 void set_null_kernels(bool enabled) {
   null_kernels_enabled.store(enabled, std::memory_order_relaxed);

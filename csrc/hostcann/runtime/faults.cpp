@@ -51,10 +51,6 @@ std::optional<InjectedFault> take_injected_fault(const char* site, const std::st
   return taken;
 }
 
-bool take_fault(const char* site, const std::string& name) {
-  return take_injected_fault(site, name).has_value();
-}
-
 namespace runtime {
 
 std::string inject(const std::string& site, const std::string& name, int nth, int code,

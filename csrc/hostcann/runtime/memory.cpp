@@ -218,14 +218,6 @@ std::byte* resolve(const void* device_address, size_t bytes, const std::string& 
   return shadow;
 }
 
-size_t bytes_available(const void* device_address) {
-  Memory& all = memory();
-  auto begin = reinterpret_cast<uintptr_t>(device_address);
-  std::shared_lock<std::shared_mutex> lock(all.mutex);
-  std::shared_ptr<Block> block = find_block(all, begin);
-  return block ? block->address() + block->bytes() - begin : 0;
-}
-
 namespace runtime {
 
 TaskScope::TaskScope(const std::string& name) { running_task = new RunningTask{name, {}}; }

@@ -392,6 +392,8 @@ int take_call_fault(const char* site, const char* function, int code);
 
 void reset_violations();
 size_t violation_count();
+/// Launches of kernels are accepted and dropped: host-side overhead can be measured alone.
+bool null_kernels();
 void set_null_kernels(bool enabled);
 int64_t live_count(Live kind);
 

@@ -230,30 +230,18 @@ void set_stream_mode(StreamMode mode, int delay_ms) {
 
 }  // namespace runtime
 
-namespace {
-
-int launch_task(void* stream_handle, runtime::Task task, const Traffic& traffic,
-                const Caller& caller) {
-  const std::string name = task.name;
+int launch(void* stream_handle, const std::string& name, std::function<void()> kernel,
+           const Traffic& traffic, const Caller& caller, bool is_collective) {
   const runtime::Found<runtime::Stream> stream = runtime::find_stream(name.c_str(), stream_handle);
   if (!stream) return stream.status;
-  if (task.is_kernel) task.activity = {runtime::Activity::Kind::kLaunch, name, traffic};
-  return runtime::submit(name.c_str(), *stream, std::move(task), caller);
-}
-
-}  // namespace
-
-int launch(void* stream, const std::string& name, std::function<void()> task, bool is_kernel,
-           const Traffic& traffic, const Caller& caller) {
-  return launch_task(stream, {.name = name, .run = std::move(task), .is_kernel = is_kernel},
-                     traffic, caller);
-}
-
-int launch_collective(void* stream, const std::string& name, std::function<void()> task,
-                      const Traffic& traffic, const Caller& caller) {
-  return launch_task(
-      stream, {.name = name, .run = std::move(task), .is_kernel = true, .is_collective = true},
-      traffic, caller);
+  return runtime::submit(
+      name.c_str(), *stream,
+      {.name = name,
+       .run = std::move(kernel),
+       .activity = runtime::Activity{runtime::Activity::Kind::kLaunch, name, traffic},
+       .is_kernel = true,
+       .is_collective = is_collective},
+      caller);
 }
 
 }  // namespace hostcann
