@@ -63,24 +63,6 @@ at::Tensor tensor_of(const opapi::Operand& operand) {
   return at::from_blob(data, operand.sizes, operand.strides, options);
 }
 
-Position add(std::vector<opapi::Argument>& list, const opapi::Argument& argument) {
-  list.push_back(argument);
-  return {list.size() - 1};
-}
-
-std::vector<Position> add_all(Call& call, std::vector<opapi::Argument>& operands, const char* name,
-                              const aclTensorList* list, bool optional, bool is_read_too = false) {
-  std::vector<const aclTensor*> tensors;
-  if (call.status == kSuccess) {
-    call.status = opapi::tensors_of(call.function, name, list, &tensors);
-  }
-  std::vector<Position> positions;
-  for (const aclTensor* tensor : tensors) {
-    positions.push_back(add(operands, {name, tensor, optional, opapi::Touched::kAll, is_read_too}));
-  }
-  return positions;
-}
-
 at::Scalar torch_scalar(const opapi::Scalar& scalar) {
   if (scalar.is_bool()) return at::Scalar(scalar.integer_value != 0);
   if (scalar.is_integral()) return at::Scalar(scalar.integer_value);
@@ -120,136 +102,35 @@ void SizedOutput::operator=(const at::Tensor& value) const {
   launch_->set_output_sizes(index_, value.sizes().vec());
 }
 
-Position Parameter<Input>::hold(Call& call, const char* name, Abi value) {
-  return add(call.inputs, {name, value, /*optional=*/false});
-}
-
-at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
+at::Tensor Parameter<Input>::give(Position held, const Launch& launch) {
   return tensor_of(launch.input(held.index));
 }
 
-Position Parameter<OptionalInput>::hold(Call& call, const char* name, Abi value) {
-  return add(call.inputs, {name, value, /*optional=*/true});
-}
-
-std::optional<at::Tensor> Parameter<OptionalInput>::give(Held held, const Launch& launch) {
+std::optional<at::Tensor> Parameter<OptionalInput>::give(Position held, const Launch& launch) {
   const opapi::Operand& operand = launch.input(held.index);
   return operand.defined() ? std::optional(tensor_of(operand)) : std::nullopt;
 }
 
-std::vector<Position> Parameter<Inputs>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, call.inputs, name, value, /*optional=*/false);
-}
-
-std::vector<at::Tensor> Parameter<Inputs>::give(const Held& held, const Launch& launch) {
-  std::vector<at::Tensor> tensors;
-  for (const Position& position : held) tensors.push_back(tensor_of(launch.input(position.index)));
-  return tensors;
-}
-
-std::vector<Position> Parameter<OptionalInputs>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, call.inputs, name, value, /*optional=*/true);
-}
-
-std::vector<std::optional<at::Tensor>> Parameter<OptionalInputs>::give(const Held& held,
-                                                                       const Launch& launch) {
-  std::vector<std::optional<at::Tensor>> tensors;
-  for (const Position& position : held) {
-    tensors.push_back(Parameter<OptionalInput>::give(position, launch));
-  }
-  return tensors;
-}
-
-Position Parameter<Output>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs, {name, value, /*optional=*/false});
-}
-
-Output Parameter<Output>::give(Held held, const Launch& launch) {
+Output Parameter<Output>::give(Position held, const Launch& launch) {
   const opapi::Operand& operand = launch.output(held.index);
   return {tensor_of(operand), operand.name};
 }
 
-std::vector<Position> Parameter<Outputs>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, call.outputs, name, value, /*optional=*/false);
-}
-
-Outputs Parameter<Outputs>::give(const Held& held, const Launch& launch) {
-  std::vector<Output> outputs;
-  for (const Position& position : held)
-    outputs.push_back(Parameter<Output>::give(position, launch));
-  return Outputs(std::move(outputs));
-}
-
-std::vector<Position> Parameter<AllUpdated>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, call.outputs, name, value, /*optional=*/false, /*is_read_too=*/true);
-}
-
-AllUpdated Parameter<AllUpdated>::give(const Held& held, const Launch& launch) {
-  AllUpdated all;
-  for (const Position& position : held)
-    all.tensors.push_back(tensor_of(launch.output(position.index)));
-  return all;
-}
-
-Position Parameter<ReadInPart>::hold(Call& call, const char* name, Abi value) {
-  return add(call.inputs, {name, value, /*optional=*/false, opapi::Touched::kWhatIsNamed});
-}
-
-Position Parameter<Updated>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs,
-             {name, value, /*optional=*/false, opapi::Touched::kAll, /*is_read_too=*/true});
-}
-
-Position Parameter<WrittenInPart>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs, {name, value, /*optional=*/false, opapi::Touched::kWhatIsNamed});
-}
-
-Position Parameter<OptionalOutput>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs, {name, value, /*optional=*/true});
-}
-
-OptionalOutput Parameter<OptionalOutput>::give(Held held, const Launch& launch) {
+OptionalOutput Parameter<OptionalOutput>::give(Position held, const Launch& launch) {
   const opapi::Operand& operand = launch.output(held.index);
   if (!operand.defined()) return OptionalOutput(std::nullopt);
   return OptionalOutput(Output(tensor_of(operand), operand.name));
 }
 
 at::Scalar Parameter<Number>::hold(Call& call, const char* name, Abi value) {
-  opapi::Scalar scalar;
-  if (call.status == kSuccess) {
-    call.status = opapi::scalar_of(call.function, name, value, &scalar);
-  }
-  return torch_scalar(scalar);
-}
-
-std::optional<at::Scalar> Parameter<OptionalNumber>::hold(Call& call, const char* name, Abi value) {
-  if (value == nullptr) return std::nullopt;
-  return Parameter<Number>::hold(call, name, value);
-}
-
-std::vector<int64_t> Parameter<Integers>::hold(Call& call, const char* name, Abi value) {
-  std::vector<int64_t> integers;
-  if (call.status == kSuccess) {
-    call.status = opapi::integers_of(call.function, name, value, &integers);
-  }
-  return integers;
-}
-
-std::vector<bool> Parameter<Booleans>::hold(Call& call, const char* name, Abi value) {
-  std::vector<bool> booleans;
-  if (call.status == kSuccess) {
-    call.status = opapi::booleans_of(call.function, name, value, &booleans);
-  }
-  return booleans;
+  return torch_scalar(read(call, name, value, opapi::scalar_of));
 }
 
 std::vector<at::Scalar> Parameter<Numbers>::hold(Call& call, const char* name, Abi value) {
-  std::vector<opapi::Scalar> scalars;
-  if (call.status == kSuccess) {
-    call.status = opapi::scalars_of(call.function, name, value, &scalars);
-  }
   std::vector<at::Scalar> numbers;
-  for (const opapi::Scalar& scalar : scalars) numbers.push_back(torch_scalar(scalar));
+  for (const opapi::Scalar& scalar : read(call, name, value, opapi::scalars_of)) {
+    numbers.push_back(torch_scalar(scalar));
+  }
   return numbers;
 }
 

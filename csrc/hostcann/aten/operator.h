@@ -122,7 +122,7 @@ class OptionalOutput {
 /// An aclTensorList that is written.
 class Outputs {
  public:
-  explicit Outputs(std::vector<Output> outputs) : outputs_(std::move(outputs)) {}
+  Outputs(std::vector<Output> outputs) : outputs_(std::move(outputs)) {}
   /// Copies the values in, of which there must be as many.
   void operator=(const std::vector<at::Tensor>& values) const;
 
@@ -132,6 +132,7 @@ class Outputs {
 
 /// An aclTensorList that is read and written.
 struct AllUpdated {
+  AllUpdated(const std::vector<Updated>& all) : tensors(all.begin(), all.end()) {}
   std::vector<at::Tensor> tensors;
 };
 
@@ -146,6 +147,15 @@ struct Call {
   std::vector<opapi::Argument> outputs;
   int status = kSuccess;
 };
+
+/// Reads an argument with one of opapi's functions, unless one before it was bad.
+template <typename Handle, typename Value>
+Value read(Call& call, const char* name, const Handle* handle,
+           int (*function)(const char*, const char*, const Handle*, Value*)) {
+  Value value{};
+  if (call.status == kSuccess) call.status = function(call.function, name, handle, &value);
+  return value;
+}
 
 /// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase
 /// 1 keeps. hold(): phase 1. give(): on the stream's thread; what was kept, unless a type says
@@ -171,86 +181,101 @@ struct Position {
   size_t index;
 };
 
-template <>
-struct Parameter<Input> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static at::Tensor give(Held held, const Launch& launch);
+/// What phase 1 asks of an operand.
+struct Rules {
+  bool optional = false;
+  opapi::Touched touched = opapi::Touched::kAll;
+  bool is_read_too = false;  // of an output
 };
 
-template <>
-struct Parameter<OptionalInput> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static std::optional<at::Tensor> give(Held held, const Launch& launch);
+/// One of a call's operands: of its inputs or of its outputs.
+template <std::vector<opapi::Argument> Call::* operands, Rules rules = Rules{}>
+struct Operand : Crosses<const aclTensor*, Position> {
+  static Position hold(Call& call, const char* name, const aclTensor* tensor) {
+    auto& list = call.*operands;
+    list.push_back({name, tensor, rules.optional, rules.touched, rules.is_read_too});
+    return {list.size() - 1};
+  }
 };
 
-template <>
-struct Parameter<Inputs> : Crosses<const aclTensorList*, std::vector<Position>> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static std::vector<at::Tensor> give(const Held& held, const Launch& launch);
-};
-
-template <>
-struct Parameter<OptionalInputs> : Crosses<const aclTensorList*, std::vector<Position>> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static std::vector<std::optional<at::Tensor>> give(const Held& held, const Launch& launch);
-};
-
-template <>
-struct Parameter<Output> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static Output give(Held held, const Launch& launch);
-};
-
-template <>
-struct Parameter<Outputs> : Crosses<const aclTensorList*, std::vector<Position>> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static Outputs give(const Held& held, const Launch& launch);
-};
-
-template <>
-struct Parameter<AllUpdated> : Crosses<const aclTensorList*, std::vector<Position>> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static AllUpdated give(const Held& held, const Launch& launch);
-};
-
-/// A T is given what a Base is; phase 1 keeps another argument for it.
-template <typename T, typename Base>
-struct GivenAs : Crosses<const aclTensor*, Position> {
-  static T give(Position held, const Launch& launch) {
-    return T(Parameter<Base>::give(held, launch));
+/// A list whose members cross as parameters of type T do.
+template <typename T>
+struct ListOf : Crosses<const aclTensorList*, std::vector<Position>> {
+  static std::vector<Position> hold(Call& call, const char* name, const aclTensorList* list) {
+    std::vector<Position> positions;
+    for (const aclTensor* tensor : read(call, name, list, opapi::tensors_of)) {
+      positions.push_back(Parameter<T>::hold(call, name, tensor));
+    }
+    return positions;
+  }
+  static auto give(const std::vector<Position>& held, const Launch& launch) {
+    std::vector<decltype(Parameter<T>::give(Position{}, launch))> all;
+    for (Position position : held) all.push_back(Parameter<T>::give(position, launch));
+    return all;
   }
 };
 
 template <>
-struct Parameter<ReadInPart> : GivenAs<ReadInPart, Input> {
-  static Held hold(Call& call, const char* name, Abi value);
+struct Parameter<Input> : Operand<&Call::inputs> {
+  static at::Tensor give(Position held, const Launch& launch);
 };
 
 template <>
-struct Parameter<Updated> : GivenAs<Updated, Output> {
-  static Held hold(Call& call, const char* name, Abi value);
+struct Parameter<OptionalInput> : Operand<&Call::inputs, Rules{.optional = true}> {
+  static std::optional<at::Tensor> give(Position held, const Launch& launch);
 };
 
 template <>
-struct Parameter<WrittenInPart> : GivenAs<WrittenInPart, Output> {
-  static Held hold(Call& call, const char* name, Abi value);
-};
-
-template <>
-struct Parameter<SizedOutput> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value) {
-    return Parameter<Output>::hold(call, name, value);
+struct Parameter<ReadInPart>
+    : Operand<&Call::inputs, Rules{.touched = opapi::Touched::kWhatIsNamed}> {
+  static ReadInPart give(Position held, const Launch& launch) {
+    return ReadInPart(Parameter<Input>::give(held, launch));
   }
-  static SizedOutput give(Held held, const Launch& launch) {
+};
+
+template <>
+struct Parameter<Inputs> : ListOf<Input> {};
+
+template <>
+struct Parameter<OptionalInputs> : ListOf<OptionalInput> {};
+
+template <>
+struct Parameter<Output> : Operand<&Call::outputs> {
+  static Output give(Position held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Updated> : Operand<&Call::outputs, Rules{.is_read_too = true}> {
+  static Updated give(Position held, const Launch& launch) {
+    return Updated(Parameter<Output>::give(held, launch));
+  }
+};
+
+template <>
+struct Parameter<WrittenInPart>
+    : Operand<&Call::outputs, Rules{.touched = opapi::Touched::kWhatIsNamed}> {
+  static WrittenInPart give(Position held, const Launch& launch) {
+    return WrittenInPart(Parameter<Output>::give(held, launch));
+  }
+};
+
+template <>
+struct Parameter<SizedOutput> : Operand<&Call::outputs> {
+  static SizedOutput give(Position held, const Launch& launch) {
     return {Parameter<Output>::give(held, launch), launch, held.index};
   }
 };
 
 template <>
-struct Parameter<OptionalOutput> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static OptionalOutput give(Held held, const Launch& launch);
+struct Parameter<OptionalOutput> : Operand<&Call::outputs, Rules{.optional = true}> {
+  static OptionalOutput give(Position held, const Launch& launch);
 };
+
+template <>
+struct Parameter<Outputs> : ListOf<Output> {};
+
+template <>
+struct Parameter<AllUpdated> : ListOf<Updated> {};
 
 template <>
 struct Parameter<Number> : Crosses<const aclScalar*, at::Scalar> {
@@ -259,12 +284,17 @@ struct Parameter<Number> : Crosses<const aclScalar*, at::Scalar> {
 
 template <>
 struct Parameter<OptionalNumber> : Crosses<const aclScalar*, std::optional<at::Scalar>> {
-  static Held hold(Call& call, const char* name, Abi value);
+  static Held hold(Call& call, const char* name, Abi value) {
+    if (value == nullptr) return std::nullopt;
+    return Parameter<Number>::hold(call, name, value);
+  }
 };
 
 template <>
 struct Parameter<Integers> : Crosses<const aclIntArray*, std::vector<int64_t>> {
-  static Held hold(Call& call, const char* name, Abi value);
+  static Held hold(Call& call, const char* name, Abi value) {
+    return read(call, name, value, opapi::integers_of);
+  }
 };
 
 template <>
@@ -278,14 +308,14 @@ struct Parameter<OptionalIntegers>
 
 template <>
 struct Parameter<Booleans> : Crosses<const aclBoolArray*, std::vector<bool>> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static const std::vector<bool>& give(const Held& held, const Launch&) { return held; }
+  static Held hold(Call& call, const char* name, Abi value) {
+    return read(call, name, value, opapi::booleans_of);
+  }
 };
 
 template <>
 struct Parameter<Numbers> : Crosses<const aclScalarList*, std::vector<at::Scalar>> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::vector<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
@@ -308,20 +338,24 @@ int check_types(const Call& call);
 /// Runs the body of an operator: without autograd, and with ATen's errors as TaskErrors.
 void run_task(const std::function<void()>& body);
 
-template <typename... Parameters, size_t... Index>
+template <typename... Parameters>
 int plan(const char* function, const std::vector<std::string>& names, void (*kernel)(Parameters...),
-         std::index_sequence<Index...>, uint64_t* workspace_size, aclOpExecutor** executor,
+         uint64_t* workspace_size, aclOpExecutor** executor,
          typename Parameter<Parameters>::Abi... arguments) {
   Call call(function);
+  auto name = names.begin();
   // Braces: the arguments are held from left to right, which numbers the operands.
-  std::tuple<typename Parameter<Parameters>::Held...> held{
-      Parameter<Parameters>::hold(call, names[Index].c_str(), arguments)...};
+  std::tuple<typename Parameter<Parameters>::Held...> all_held{
+      Parameter<Parameters>::hold(call, (name++)->c_str(), arguments)...};
   if (call.status != kSuccess) return call.status;
   if (int status = check_types(call)) return status;
   return opapi::make_executor(
       function, call.inputs, call.outputs, /*workspace_bytes=*/0,
-      [kernel, held = std::move(held)](Launch& launch) {
-        run_task([&] { kernel(Parameter<Parameters>::give(std::get<Index>(held), launch)...); });
+      [kernel, all_held = std::move(all_held)](Launch& launch) {
+        const auto run = [&](const auto&... held) {
+          kernel(Parameter<Parameters>::give(held, launch)...);
+        };
+        run_task([&] { std::apply(run, all_held); });
       },
       workspace_size, executor);
 }
@@ -333,12 +367,6 @@ template <typename... Parameters, size_t Index>
 struct AbiOf<void(Parameters...), Index> {
   using Type = typename Parameter<std::tuple_element_t<Index, std::tuple<Parameters...>>>::Abi;
 };
-template <typename Kernel>
-struct Arity;
-template <typename... Parameters>
-struct Arity<void(Parameters...)> {
-  using Indices = std::index_sequence_for<Parameters...>;
-};
 
 }  // namespace hostcann::aten
 
@@ -349,14 +377,13 @@ struct Arity<void(Parameters...)> {
   }                                                     \
   ATEN_EXPORT(name, parameters, ATEN_COUNT parameters)
 #define ATEN_EXPORT(name, parameters, count) ATEN_EXPORT_(name, parameters, count)
-#define ATEN_EXPORT_(name, parameters, count)                                              \
-  using hostcann::aten::name##_kernel;                                                     \
-  HOSTCANN_ACLNN(name, ATEN_PARAMETERS_##count(name)) {                                    \
-    static const auto* names =                                                             \
-        new std::vector<std::string>(hostcann::aten::names_of(#parameters));               \
-    return hostcann::aten::plan(__func__, *names, &name##_kernel,                          \
-                                hostcann::aten::Arity<decltype(name##_kernel)>::Indices{}, \
-                                workspace_size, executor, ATEN_ARGUMENTS_##count);         \
+#define ATEN_EXPORT_(name, parameters, count)                                               \
+  using hostcann::aten::name##_kernel;                                                      \
+  HOSTCANN_ACLNN(name, ATEN_PARAMETERS_##count(name)) {                                     \
+    static const auto* names =                                                              \
+        new std::vector<std::string>(hostcann::aten::names_of(#parameters));                \
+    return hostcann::aten::plan(__func__, *names, &name##_kernel, workspace_size, executor, \
+                                ATEN_ARGUMENTS_##count);                                    \
   }
 
 /// aclnnX(self, ..., out) and aclnnInplaceX(selfRef, ...), which compute the same of `self`. What
