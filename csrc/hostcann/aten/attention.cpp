@@ -129,13 +129,14 @@ static void differentiate(Input query, Input key, Input value, Input dy, Optiona
 }
 
 // Rules of hostcann, narrower than CANN's: what it does not emulate must not pass unnoticed.
-static void check(bool has_mask, int64_t sparse_mode, int64_t pre_tokens, int64_t next_tokens,
-                  int64_t longest, double keep_probability, bool has_drop_mask, bool has_others) {
+static void check(OptionalInput mask, int64_t sparse_mode, int64_t pre_tokens, int64_t next_tokens,
+                  double keep_probability, OptionalInput drop_mask, bool has_others) {
+  const int64_t longest = mask ? std::max(mask->size(-1), mask->size(-2)) : 0;
   if (has_others) refuse("realShift, paddingMask and prefix must be null: they are not emulated");
-  if (keep_probability != 1.0 && !has_drop_mask) {
+  if (keep_probability != 1.0 && !drop_mask) {
     refuse("keepProb must be 1 where dropMask is null, got " + std::to_string(keep_probability));
   }
-  if (has_mask && sparse_mode == kMaskAsGiven && std::min(pre_tokens, next_tokens) < longest) {
+  if (mask && sparse_mode == kMaskAsGiven && std::min(pre_tokens, next_tokens) < longest) {
     refuse("preTokens and nextTokens must not narrow the mask, got " + std::to_string(pre_tokens) +
            " and " + std::to_string(next_tokens) + ": put the band into attenMask");
   }
@@ -149,9 +150,8 @@ OPERATOR(aclnnFlashAttentionScore,
           double scaleValue, double keepProb, int64_t preTokens, int64_t nextTokens,
           int64_t headNum, Text inputLayout, int64_t innerPrecise, int64_t sparseMode,
           Output softmaxMax, Output softmaxSum, Output softmaxOut, Output attentionOut),
-         check(attenMask.has_value(), sparseMode, preTokens, nextTokens,
-               attenMask ? std::max(attenMask->size(-1), attenMask->size(-2)) : 0, keepProb,
-               dropMask.has_value(), realShift || paddingMask || (prefix && !prefix->empty()));
+         check(attenMask, sparseMode, preTokens, nextTokens, keepProb, dropMask,
+               realShift || paddingMask || (prefix && !prefix->empty()));
          attend(query, key, value, dropMask, attenMask, scaleValue, keepProb, headNum, inputLayout,
                 sparseMode, softmaxMax, softmaxSum, attentionOut))
 OPERATOR(aclnnFlashAttentionScoreGrad,
@@ -162,8 +162,7 @@ OPERATOR(aclnnFlashAttentionScoreGrad,
           int64_t preTokens, int64_t nextTokens, int64_t headNum, Text inputLayout,
           int64_t innerPrecise, int64_t sparseMode, Output dqOut, Output dkOut, Output dvOut,
           OptionalOutput dpseOut),
-         check(attenMask.has_value(), sparseMode, preTokens, nextTokens,
-               attenMask ? std::max(attenMask->size(-1), attenMask->size(-2)) : 0, keepProb,
-               dropMask.has_value(), pseShift || paddingMask || (prefix && !prefix->empty()));
+         check(attenMask, sparseMode, preTokens, nextTokens, keepProb, dropMask,
+               pseShift || paddingMask || (prefix && !prefix->empty()));
          differentiate(query, key, value, dy, dropMask, attenMask, scaleValue, keepProb, headNum,
                        inputLayout, sparseMode, dqOut, dkOut, dvOut))
