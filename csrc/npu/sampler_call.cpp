@@ -27,17 +27,14 @@ int Launch::operator()() {
   {
     const auto lock = order == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*order);
     for (auto& call : calls) {
-      run(call);
+      const auto status =
+          call.phase2(workspace, call.workspace_size, call.executor.release(), stream);
+      check_status(status, call.phase2_name, "launch", label);
     }
   }
   tensors.clear();  // here, and not on the thread on which torch_npu releases what it has run
   scalars.clear();
   return 0;
-}
-
-void Launch::run(Call& call) const {
-  const auto status = call.phase2(workspace, call.workspace_size, call.executor.release(), stream);
-  check_status(status, call.phase2_name, "launch", label);
 }
 
 SamplerCall::SamplerCall(const char* op, const at::Tensor& logits, at::IntArrayRef unwanted_sizes,
@@ -50,7 +47,7 @@ SamplerCall::SamplerCall(const char* op, const at::Tensor& logits, at::IntArrayR
   launch_->order = scratch_.order;
 }
 
-const aclTensor* SamplerCall::own(TensorHandle handle) {
+aclTensor* SamplerCall::own(TensorHandle handle) {
   return launch_->tensors.emplace_back(std::move(handle)).get();
 }
 
@@ -84,10 +81,7 @@ const aclTensor* SamplerCall::make_k(const at::Tensor& k, int64_t largest_replac
                                      int64_t replacement) {
   const char* op = launch_->label.op;
   const auto* given = describe("k", k);
-  auto* made =
-      launch_->tensors
-          .emplace_back(describe_memory(op, "valid_k", scratch_address(), k.sizes(), at::kInt))
-          .get();
+  auto* made = own(describe_memory(op, "valid_k", scratch_address(), k.sizes(), at::kInt));
   const auto* threshold =
       launch_->scalars.emplace_back(scalar_for_cann(op, largest_replaced)).get();
   const auto* value = launch_->scalars.emplace_back(scalar_for_cann(op, replacement)).get();

@@ -37,9 +37,6 @@ struct Launch {
   void* stream = nullptr;
 
   int operator()();
-
- private:
-  void run(Call& call) const;
 };
 
 class SamplerCall {
@@ -82,7 +79,7 @@ class SamplerCall {
  private:
   at::Tensor allocate_workspace() const;
   const aclTensor* make_k(const at::Tensor& k, int64_t largest_replaced, int64_t replacement);
-  const aclTensor* own(TensorHandle handle);
+  aclTensor* own(TensorHandle handle);
   std::byte* scratch_address() const;
 
   const at::Tensor& logits_;
