@@ -41,18 +41,12 @@ constexpr double kSumUnits = static_cast<double>(int64_t{1} << 40);
 /// A limit that no sum of a row reaches, also where probabilities do not sum to 1.
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-/// `tensor` where `condition` holds, `other` elsewhere; in the dtype of `tensor`.
-at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::Scalar other) {
-  return at::where(condition, tensor, at::full({}, other, tensor.options()));
-}
-
 /// q-weighted score of every candidate (section 4), with the special values of section 5.
 /// `masked` entries lose against all others.
 at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& masked, const at::Tensor& q,
                        double eps) {
   auto scores = weights / (q.abs() + static_cast<float>(eps));
-  scores =
-      at::where(weights == 0, at::zeros_like(scores), scores);  // 0 / 0 where q and eps are both 0
+  scores = scores.masked_fill(weights == 0, 0.0);  // 0 / 0 where q and eps are both 0
   scores = scores.masked_fill(q.isnan(), -1.0);
   return scores.masked_fill(masked, -kInfinity);
 }
@@ -109,7 +103,9 @@ Weights weights_of(const Sorted& rows, const at::Tensor& candidate, const Rules&
   parts.masked_fill_(candidate.logical_not(), 0.0);
   weights.sums = (parts.clamp_max(1.0) * kSumUnits).to(at::kLong).cumsum(-1);
   weights.whole = weights.sums.narrow(1, weights.sums.size(1) - 1, 1).clamp_min(1);
-  if (!rules.input_is_logits) weights.whole = where_or(rows.is_infinite, weights.whole, kSumUnits);
+  if (!rules.input_is_logits) {
+    weights.whole = at::where(rows.is_infinite, weights.whole, static_cast<int64_t>(kSumUnits));
+  }
   return weights;
 }
 
@@ -174,7 +170,7 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
         draw_scores(drawn.masked_fill(rows.massless, 0.0), rows.masked.logical_or(dropped),
                     arguments.q->gather(1, noise_place), arguments.eps);
     const auto best = (scores == scores.amax(-1, /*keepdim=*/true)).logical_and(kept);
-    const auto winner = where_or(best, place, vocab_size).amin(-1, /*keepdim=*/true);
+    const auto winner = at::where(best, place, vocab_size).amin(-1, /*keepdim=*/true);
     selected = at::where(by_rank, ids.gather(1, winner), winner).squeeze(1);
   } else {
     // A copy also of one id, which would keep the whole row alive.
@@ -199,21 +195,18 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   return {selected, select, dense_ids, dense_weights};
 }
 
-/// The results of an operator that has the first of these.
-template <typename Results>
-Results first_of(const SampleV2Arguments::Results& results) {
-  return [&]<size_t... I>(std::index_sequence<I...>) {
-    return Results{std::get<I>(results)...};
-  }(std::make_index_sequence<std::tuple_size_v<Results>>());
-}
-
 template <typename Arguments>
 typename Arguments::Results composite(const Arguments& arguments) {
   arguments.check();
   if (arguments.logits.size(0) == 0) {
     return arguments.allocate_outputs();
   }
-  return first_of<typename Arguments::Results>(sample(arguments));
+  const auto results = sample(arguments);
+  if constexpr (std::is_same_v<Arguments, SampleV2Arguments>) {
+    return results;
+  } else {
+    return {std::get<0>(results), std::get<1>(results)};
+  }
 }
 
 }  // namespace
