@@ -25,12 +25,6 @@ std::string wrong(const char* name, const std::string& rule) {
   return std::string(name) + " must " + rule + ", got '" + variable(name) + "'";
 }
 
-std::optional<bool> parse_flag(const std::string& text) {
-  if (text.empty() || text == "0") return false;
-  if (text == "1") return true;
-  return std::nullopt;
-}
-
 /// "normal", "lazy", "delayed" or "delayed:MILLISECONDS".
 std::string apply_stream_mode(const std::string& text) {
   const char* rule = "be normal, lazy, delayed or delayed:MILLISECONDS";
@@ -66,13 +60,13 @@ Settings* read_settings() {
     complain(wrong(devices_from, "be a number of devices, 1 to " + std::to_string(kMostDevices)));
   settings->devices = static_cast<int>(devices.value_or(1));
 
-  std::optional<bool> strict = parse_flag(variable("HOSTCANN_STRICT"));
-  if (!strict) complain(wrong("HOSTCANN_STRICT", "be 0 or 1"));
-  settings->strict = strict.value_or(false);
-
-  std::optional<bool> null_kernels = parse_flag(variable("HOSTCANN_NULL_KERNELS"));
-  if (!null_kernels) complain(wrong("HOSTCANN_NULL_KERNELS", "be 0 or 1"));
-  set_null_kernels(null_kernels.value_or(false));
+  auto flag = [&complain](const char* name) {
+    const std::string text = variable(name, "0");
+    if (text != "0" && text != "1") complain(wrong(name, "be 0 or 1"));
+    return text == "1";
+  };
+  settings->strict = flag("HOSTCANN_STRICT");
+  set_null_kernels(flag("HOSTCANN_NULL_KERNELS"));
 
   std::string memory = variable("HOSTCANN_MEMORY");
   if (!memory.empty()) {
