@@ -39,10 +39,7 @@ struct Counters {
 
 Counters& counters() { return only<Counters>(); }
 
-std::array<std::atomic<int64_t>, kLiveKinds>& live_counts() {
-  return only<std::array<std::atomic<int64_t>, kLiveKinds>>();
-}
-
+std::array<std::atomic<int64_t>, kLiveKinds> live_counts{};
 std::atomic<bool> null_kernels_enabled{false};
 
 }  // namespace
@@ -55,7 +52,7 @@ void report_violation(Violation kind, const std::string& message) {
 }
 
 void count_live(Live kind, int change) {
-  live_counts()[static_cast<size_t>(kind)].fetch_add(change, std::memory_order_relaxed);
+  live_counts[static_cast<size_t>(kind)].fetch_add(change, std::memory_order_relaxed);
 }
 
 namespace runtime {
@@ -67,7 +64,7 @@ void set_null_kernels(bool enabled) {
 }
 
 int64_t live_count(Live kind) {
-  return live_counts()[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+  return live_counts[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
 }
 
 void reset_violations() {

@@ -9,14 +9,9 @@
 namespace hostcann::runtime {
 namespace {
 
-struct HostBlock {
-  size_t bytes;
-  size_t mapped_bytes;
-};
-
 struct HostMemory {
   std::shared_mutex mutex;
-  std::map<uintptr_t, HostBlock> blocks;
+  std::map<uintptr_t, size_t> blocks;  // of each address the bytes that were asked for
 };
 
 HostMemory& host_memory() { return only<HostMemory>(); }
@@ -56,7 +51,7 @@ bool is_pinned(const void* address, size_t bytes) {
   auto next = all.blocks.upper_bound(begin);
   if (next == all.blocks.begin()) return false;
   auto block = std::prev(next);
-  return begin + bytes <= block->first + block->second.bytes;
+  return begin + bytes <= block->first + block->second;
 }
 
 }  // namespace hostcann::runtime
@@ -69,15 +64,15 @@ CANN_API int aclrtMallocHost(void** host_pointer, size_t bytes) {
   if (host_pointer == nullptr) return fail(__func__, kInvalidParam, "hostPtr must not be null");
   *host_pointer = nullptr;
   if (bytes == 0) return fail(__func__, kInvalidParam, "size must be greater than 0, got 0");
-  const size_t mapped = whole_pages(bytes);
-  void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapping =
+      mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
     return fail(__func__, kOutOfMemory,
                 "no " + std::to_string(bytes) + " bytes of host memory are left");
   }
   HostMemory& all = host_memory();
   const std::unique_lock lock(all.mutex);
-  all.blocks[reinterpret_cast<uintptr_t>(mapping)] = {bytes, mapped};
+  all.blocks[reinterpret_cast<uintptr_t>(mapping)] = bytes;
   count_live(Live::kHostBlock, 1);
   *host_pointer = mapping;
   return kSuccess;
@@ -92,7 +87,7 @@ CANN_API int aclrtFreeHost(void* host_pointer) {
     return fail(__func__, kInvalidParam,
                 "hostPtr " + describe_address(host_pointer) + " is not from aclrtMallocHost");
   }
-  munmap(host_pointer, found->second.mapped_bytes);
+  munmap(host_pointer, whole_pages(found->second));
   all.blocks.erase(found);
   count_live(Live::kHostBlock, -1);
   return kSuccess;

@@ -17,15 +17,13 @@ constexpr std::string_view kProcessMark = "%p";  // in the name of the report: t
 /// Only what a program must destroy itself: aclFinalize and torch's caches account for streams,
 /// events and blocks.
 void look_for_leaks() {
-  struct Kind {
-    Live live;
-    const char* name;
-  };
-  for (Kind kind : {Kind{Live::kTensor, "aclTensor"}, Kind{Live::kScalar, "aclScalar"},
-                    Kind{Live::kArray, "array"}, Kind{Live::kTensorList, "list"}}) {
-    if (int64_t count = live_count(kind.live); count > 0) {
-      report_violation(Violation::kLeak, std::to_string(count) + " x " + kind.name +
-                                             " left at the end of the process");
+  for (auto [kind, name] : {std::pair{Live::kTensor, "aclTensor"},
+                            {Live::kScalar, "aclScalar"},
+                            {Live::kArray, "array"},
+                            {Live::kTensorList, "list"}}) {
+    if (int64_t count = live_count(kind); count > 0) {
+      report_violation(Violation::kLeak,
+                       std::to_string(count) + " x " + name + " left at the end of the process");
     }
   }
   if (int64_t count = live_count(Live::kExecutor); count > 0) {

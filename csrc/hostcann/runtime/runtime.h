@@ -62,11 +62,8 @@ class HandleTable {
 
   std::shared_ptr<T> remove(const void* handle) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = objects_.find(const_cast<void*>(handle));
-    if (found == objects_.end()) return nullptr;
-    std::shared_ptr<T> object = std::move(found->second);
-    objects_.erase(found);
-    return object;
+    auto found = objects_.extract(const_cast<void*>(handle));
+    return found ? std::move(found.mapped()) : nullptr;
   }
 
   std::vector<std::pair<void*, std::shared_ptr<T>>> entries() const {
