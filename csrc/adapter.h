@@ -94,8 +94,7 @@ struct Adapter;
 
 template <typename Arguments, typename... Fields>
 struct Adapter<Arguments, std::tuple<const Fields&...>> {
-  template <typename Results>
-  using Signature = Results(Passed<Fields>...);
+  using Signature = typename Arguments::Results(Passed<Fields>...);
 
   template <auto kernel>
   static auto call(Passed<Fields>... fields) {
@@ -113,7 +112,7 @@ inline constexpr auto* adapted =
 /// The operator "ascend_sample::`name`" as the dispatcher has it, called with the struct.
 template <typename Arguments>
 class Dispatched {
-  using Signature = typename Adapter<Arguments>::template Signature<typename Arguments::Results>;
+  using Signature = typename Adapter<Arguments>::Signature;
 
  public:
   explicit Dispatched(const std::string& name)

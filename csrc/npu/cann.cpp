@@ -23,25 +23,26 @@ class Finder {
  public:
   /// `obstacle` is appended to when it is still empty; `found_in` says which CANN has what is
   /// looked for.
-  Finder(std::string& obstacle, const std::string& found_in)
-      : obstacle_(obstacle), found_in_(found_in) {}
+  explicit Finder(std::string& obstacle, std::string found_in = "")
+      : obstacle_(obstacle), found_in_(std::move(found_in)) {}
 
   template <typename Function>
   void find(Function*& function, const std::string& name,
             const std::vector<std::string>& libraries) {
     std::ostringstream tried;
     for (const auto& library : libraries) {
+      tried << (tried.tellp() > 0 ? ", " : "") << library;
       void* handle = dlopen(library.c_str(),
                             RTLD_LAZY);  // never closed: CANN's libraries do not unload cleanly
       if (handle == nullptr) {
-        tried << (tried.tellp() > 0 ? ", " : "") << library << " (" << dlerror() << ')';
+        tried << " (" << dlerror() << ')';
         continue;
       }
       if (void* symbol = dlsym(handle, name.c_str()); symbol != nullptr) {
         function = reinterpret_cast<Function*>(symbol);
         return;
       }
-      tried << (tried.tellp() > 0 ? ", " : "") << library << " (does not export it)";
+      tried << " (does not export it)";
     }
     if (obstacle_.empty()) {
       obstacle_ =
@@ -55,7 +56,7 @@ class Finder {
 
  private:
   std::string& obstacle_;
-  const std::string& found_in_;
+  const std::string found_in_;
 };
 
 AclnnOperator look_up_operator(const OperatorFacts& facts,
@@ -92,8 +93,7 @@ const Aclnn* look_up(const Configuration& configuration) {
   const std::vector<std::string> runtime{configuration.runtime_library};
   const std::vector<std::string>& operators = configuration.operator_libraries;
   std::string obstacle;
-  const std::string nothing;
-  Finder finder(obstacle, nothing);
+  Finder finder(obstacle);
 #define ASCEND_SAMPLE_FIND(finder, name, libraries) finder.find(functions->name, #name, libraries)
   ASCEND_SAMPLE_FIND(finder, aclGetRecentErrMsg, runtime);
   ASCEND_SAMPLE_FIND(finder, aclrtGetSocName, runtime);
@@ -105,7 +105,7 @@ const Aclnn* look_up(const Configuration& configuration) {
   ASCEND_SAMPLE_FIND(finder, aclnnThresholdGetWorkspaceSize, operators);
   ASCEND_SAMPLE_FIND(finder, aclnnThreshold, operators);
   std::string no_obstacle;
-  Finder optional(no_obstacle, nothing);
+  Finder optional(no_obstacle);
   ASCEND_SAMPLE_FIND(optional, aclmdlRICaptureGetInfo, runtime);
 #undef ASCEND_SAMPLE_FIND
 
