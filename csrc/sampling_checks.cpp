@@ -20,7 +20,7 @@ constexpr Shape kTable{2, "[slots, columns]", "Give a row for each slot."};
 class EditsCheck {
  public:
   EditsCheck(const char* op, const at::Tensor& logits, c10::SymInt rows)
-      : op_(op), logits_(logits), rows_(std::move(rows)), words_((logits.sym_size(1) + 31) / 32) {}
+      : op_(op), logits_(logits), rows_(std::move(rows)) {}
 
   void check(const EditsArguments& arguments) const {
     if (is_given({{"addend_slot", arguments.addend_slot},
@@ -46,14 +46,8 @@ class EditsCheck {
       check_table(*arguments.penalties, "penalties", at::kFloat, 3, rows_,
                   "repetition, presence and frequency of each row");
     }
-    if (is_given({{"mask_slot", arguments.mask_slot}, {"masks", arguments.masks}})) {
-      check_slots(*arguments.mask_slot, "mask_slot");
-      check_words(*arguments.masks, "masks");
-    }
-    if (is_given({{"bitmask_rows", arguments.bitmask_rows}, {"bitmask", arguments.bitmask}})) {
-      check_slots(*arguments.bitmask_rows, "bitmask_rows");
-      check_words(*arguments.bitmask, "bitmask");
-    }
+    check_masks({"mask_slot", arguments.mask_slot}, {"masks", arguments.masks});
+    check_masks({"bitmask_rows", arguments.bitmask_rows}, {"bitmask", arguments.bitmask});
     if (arguments.ranges.has_value()) {
       check_ranges(*arguments.ranges);
     }
@@ -103,15 +97,19 @@ class EditsCheck {
         ". Give it ", what, ".");
   }
 
-  void check_words(const at::Tensor& words, const char* name) const {
-    check_table(words, name, at::kInt, words.dim() == 0 ? 0 : words.sym_size(0), words_,
-                "a word for each 32 ids of the vocabulary");
+  void check_masks(const Member& slots, const Member& masks) const {
+    if (!is_given({slots, masks})) {
+      return;
+    }
+    check_slots(*slots.tensor, slots.name);
+    const at::Tensor& words = *masks.tensor;
+    check_table(words, masks.name, at::kInt, words.dim() == 0 ? 0 : words.sym_size(0),
+                (logits_.sym_size(1) + 31) / 32, "a word for each 32 ids of the vocabulary");
   }
 
   const char* op_;
   const at::Tensor& logits_;
   c10::SymInt rows_;
-  c10::SymInt words_;
 };
 
 void check_parameters(const char* op, const ParametersArguments& arguments,
