@@ -102,7 +102,7 @@ test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same 
 	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_drafts.py --device npu --texts 2000
 
-test-integrations: $(BIN)/.tools  ## the adapters inside 16 versions of vLLM, 2 of vllm_ascend and 3 of SGLang, in environments of their own: many minutes, at least 9 GB
+test-integrations: $(BIN)/.tools  ## the adapters inside 16 versions of vLLM, 3 of vllm_ascend and 3 of SGLang, in environments of their own: many minutes, at least 9 GB
 	$(RUN) -m tests.integrations.run
 
 test-engines: $(BIN)/.tools  ## vLLM, SGLang and transformers as engines and as servers on the CPU, with the adapters and without, in environments of their own: at least 9 GB

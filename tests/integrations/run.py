@@ -71,9 +71,9 @@ ENGINES = (
             ),
             ("vllm_ascend_parity.py",),
             ON_NPU,
-            (("vllm", version), TORCH_NPU),
+            (("vllm", version.partition("rc")[0]), TORCH_NPU),
         )
-        for version in ("0.18.0", "0.23.0")
+        for version in ("0.18.0", "0.23.0", "0.26.0rc1")
     ),
     Engine(
         "sglang",

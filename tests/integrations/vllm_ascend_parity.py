@@ -159,6 +159,9 @@ class TestSampler:
         torch.testing.assert_close(found[0].logprobs.cpu(), found[1].logprobs, atol=1e-5, rtol=0)
         assert torch.equal(found[0].selected_token_ranks.cpu(), found[1].selected_token_ranks)
 
+    @pytest.mark.skipif(
+        not hasattr(sampler.AscendSampler, "do_async_exponential"), reason="it makes no noise beside the model"
+    )
     def test_no_noise_is_made_beside_the_model(self, configure: Configure) -> None:
         """A step of a request is one step of its generator, whatever vllm_ascend is configured for."""
         assert configure(enable_async_exponential=True).enable_async_exponential
@@ -196,7 +199,7 @@ class TestBatch:
         configure()
         alone = types.SimpleNamespace(world_size=1, rank_in_group=0)
         for name in ("get_pcp_group", "get_dcp_group"):
-            monkeypatch.setattr(block_table, name, lambda: alone)
+            monkeypatch.setattr(block_table, name, lambda: alone, raising=False)  # 0.26 asks for the second alone
         values: dict[str, Any] = {
             "max_num_reqs": 8,
             "max_model_len": 32,

@@ -115,7 +115,8 @@ def check_ascend(root: Path) -> None:
     assert "apply_grammar_bitmask(scheduler_output, grammar_output, self.input_batch, logits)" in body
     body = runner.method("NPUModelRunner", "_sample")[1]
     assert "self.sampler(logits=logits, sampling_metadata=sampling_metadata)" in body
-    assert "self.rejection_sampler(spec_decode_metadata, None, logits, sampling_metadata)" in body
+    call = r"self\.rejection_sampler\(spec_decode_metadata, (None|draft_probs), logits, sampling_metadata\)"
+    assert re.search(call, body)  # 0.26 has probabilities where layers are on several ranks
     for line in (r"import apply_grammar_bitmask", r"import AscendSampler"):
         assert re.search(rf"^from \S+ {line}$", runner.text, re.MULTILINE), line
     processor = Source(root, "ops/vocab_parallel_embedding.py")
