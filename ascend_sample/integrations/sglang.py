@@ -41,7 +41,7 @@ def register() -> None:
     Raises:
         ModuleNotFoundError: SGLang is not installed.
     """
-    version = str(importlib.import_module("sglang").__version__)
+    version = str(importlib.import_module("sglang").__version__).partition("+")[0]
     if version.partition(".post")[0] not in TESTED_VERSIONS:
         warnings.warn(
             f"ascend_sample: the version of SGLang must be one of {', '.join(TESTED_VERSIONS)}, got {version}. "

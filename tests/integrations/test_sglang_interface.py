@@ -186,7 +186,7 @@ def forward_of(logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
     return ids
 
 
-@pytest.mark.parametrize("version", [*adapter.TESTED_VERSIONS, "0.5.23.post1", "9.9"])
+@pytest.mark.parametrize("version", [*adapter.TESTED_VERSIONS, "0.5.23.post1", "0.5.23+site", "9.9"])
 def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     factories: dict[str, Any] = {}
     package, module = types.ModuleType("sglang"), types.ModuleType("sglang.srt.layers.sampler")
