@@ -194,6 +194,12 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
                 f"ascend_sample is compiled here, and {program} is not on PATH. Install a C++ compiler "
                 "(apt-get install g++), or ascend_sample's wheel, which needs none."
             )
+        jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
+        if not jobs.isdecimal() or int(jobs) < 1:
+            raise SystemExit(
+                f"ascend_sample: MAX_JOBS must be a whole number above 0, got {jobs!r}. Unset it to use all processors."
+            )
+        self.jobs = int(jobs)
         if len(words) > 1:
             self.use_ninja = False  # torch's rules for it take the words for one name
         objects = OBJECTS if self.inplace or self.editable_mode else Path(self.build_temp)
@@ -242,7 +248,7 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         jobs = {self.key_of(ext, source): (ext, source) for ext in reversed(self.extensions) for source in ext.sources}
         # What takes longest comes first: the kernel for each instruction set, and what reads torch's headers.
         order = sorted(jobs, key=lambda key: (key[0] != "kernel", len(jobs[key][0].include_dirs) == 1))
-        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(self.jobs) as pool:
             made = dict(zip(order, pool.map(lambda key: self.compile_one(*jobs[key]), order), strict=True))
         for ext in self.extensions:
             ext.made = [made[self.key_of(ext, source)] for source in ext.sources]

@@ -106,6 +106,15 @@ def test_another_torch_in_the_same_place_is_compiled_for(project: Path) -> None:
     assert all(again[path] > before[path] for path in before)
 
 
+@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+def test_jobs_that_cannot_be_are_refused_before_anything_is_touched(project: Path, jobs: str) -> None:
+    finished = build_in_place(project, MAX_JOBS=jobs)
+    assert finished.returncode == 1
+    said = f"ascend_sample: MAX_JOBS must be a whole number above 0, got {jobs!r}. Unset it to use all processors."
+    assert finished.stderr.splitlines()[-1] == said
+    assert not list(project.rglob("*.o"))
+
+
 def test_the_compiler_may_have_a_word_before_it(project: Path) -> None:
     finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
     assert finished.returncode == 0, finished.stderr
