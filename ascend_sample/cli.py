@@ -41,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 for success, 1 where a comparison failed, and that of a program that SIGPIPE ended, where
         nobody reads on what is printed.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted. The process ends by that signal, and says no more than that.
     """
     parser = ArgumentParser(
         prog="python -m ascend_sample", description="Sampling of language-model logits on Ascend NPUs and CPUs."
@@ -58,4 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
         status = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        sys.tracebacklimit = 0  # it says nothing to whom it was that interrupted
+        raise
     return status

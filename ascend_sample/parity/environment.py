@@ -26,12 +26,16 @@ def default_device() -> str:
 
 
 def obstacle_of(device: str, command: str) -> str | None:
-    """Returns why torch cannot use a device here, and what to do; None where it can.
+    """Returns why a command cannot use a device here, and what to do; None where it can.
 
     Args:
         device: as in ``--device``.
         command: which of the package's commands is to use it.
     """
+    try:
+        torch.ops.ascend_sample.cpu_capability()  # of the kernel that all commands use
+    except ValueError as error:
+        return f"{command}: {error}"
     if device.partition(":")[0] == "npu" and not has_npu():
         return f"{command}: {NO_NPU.format(command)}"
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,6 +162,24 @@ def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
     )
     assert finished.returncode == 0, finished.stderr
     assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
+
+
+@pytest.mark.parametrize(("command", "option"), [("verify", "--json"), ("bench", "--json"), ("report", "--file")])
+def test_commands_refuse_a_code_path_that_cannot_be_forced(command: str, option: str, tmp_path: Path) -> None:
+    words = [command, option, str(tmp_path / "file")]
+    run = f"from ascend_sample.cli import main; raise SystemExit(main({words}))"
+    finished = run_python_warm("-c", run, ASCEND_SAMPLE_CPU_CAPABILITY="sse9")
+    assert (finished.returncode, finished.stderr) == (2, "")
+    (said,) = finished.stdout.splitlines()
+    assert said.startswith(f"{command}: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain")
+
+
+def test_an_interrupt_ends_a_command_in_one_line() -> None:
+    interrupted = "from ascend_sample import cli, info; import signal; "
+    interrupted += "info.collect = lambda: signal.raise_signal(signal.SIGINT); raise SystemExit(cli.main(['info']))"
+    finished = run_python(interrupted)
+    assert (finished.returncode, finished.stdout) == (-signal.SIGINT, "")
+    assert finished.stderr == "KeyboardInterrupt\n"
 
 
 def test_a_reader_of_info_may_have_enough() -> None:
