@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
-from benchmarks import assisted, beam_search, speculative, speculative_requests
+from benchmarks import assisted, beam_search, environment, speculative, speculative_requests
 from benchmarks.command import fill_between, parser_of
 from benchmarks.native import ROOT
 from benchmarks.report import format_ratio, format_seconds
@@ -99,7 +99,10 @@ def publish(
 def main() -> int:
     """Publish; returns the exit status."""
     parser_of("decoding_docs", __doc__).parse_args()
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in (speculative.OUTPUT, beam_search.OUTPUT)]
+    runs = [
+        environment.kept(module.OUTPUT, f"python -m benchmarks.{name}")
+        for name, module in (("speculative", speculative), ("beam_search", beam_search))
+    ]
     if missing := [part for part in speculative.PARTS if part not in runs[0]]:
         raise SystemExit(
             f"decoding_docs: the last run of benchmarks.speculative must have all parts, got {speculative.OUTPUT} "

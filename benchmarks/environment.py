@@ -27,6 +27,18 @@ def keep(file: Path, found: dict[str, Any]) -> None:
     file.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
+def kept(file: Path, command: str) -> dict[str, Any]:
+    """Returns what a run has kept.
+
+    Raises:
+        SystemExit: there was none; the command makes one.
+    """
+    if not file.is_file():
+        raise SystemExit(f"benchmarks: there is no {file} yet. Run {command} first.")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
 def describe() -> dict[str, str]:
     """Labels and values: processor, caches, code paths, versions, variables that steer threads, date."""
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]

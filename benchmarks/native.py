@@ -26,7 +26,13 @@ def library() -> object:
 
     Raises:
         RuntimeError: there is no C++ compiler, or it failed.
+        SystemExit: what `make build` left of the kernel is gone.
     """
+    objects = [str(path) for path in sorted(OBJECTS.glob("*/csrc/cpu/*.o"))]
+    if not objects:
+        raise SystemExit(
+            f"benchmarks: the kernel's objects must be in {OBJECTS}, but are not. Build the package there."
+        )
     BUILD.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("MAX_JOBS", "1")  # the build must not take memory or cores from whatever else is running
     with (BUILD / "build.lock").open("w") as lock:  # of several processes one builds and the others wait
@@ -36,7 +42,7 @@ def library() -> object:
             sources=[str(path) for path in SOURCES],
             extra_include_paths=[str(ROOT / "csrc")],
             extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden"],
-            extra_ldflags=[str(path) for path in sorted(OBJECTS.glob("*/csrc/cpu/*.o"))],
+            extra_ldflags=objects,
             build_directory=str(BUILD),
             is_python_module=False,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from benchmarks import (
     agreement,
     cases,
     contestants,
+    decoding_docs,
     distributions,
     environment,
     gates,
@@ -26,6 +28,9 @@ from benchmarks import (
     native,
     pictures,
     report,
+    running_vllm,
+    sampler,
+    speculative,
 )
 from benchmarks.cases import Case, Cell
 from benchmarks.contestants import Noise, make_batch
@@ -284,8 +289,35 @@ class TestRun:
         with pytest.raises(SystemExit, match="must be part of a cell's description, got 'nothing'"):
             command.main(["--only", "nothing"])
 
+    def test_an_output_that_is_no_folder_is_refused_before_the_work(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(command, "measure", lambda options: pytest.fail("measured"))
+        (tmp_path / "file").touch()
+        with pytest.raises(SystemExit, match=r"--output must be a folder, or be made one, got .*file'\. Name"):
+            command.main(["--output", str(tmp_path / "file")])
+
+
+def test_the_kernel_beside_which_is_measured_must_have_been_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "OBJECTS", tmp_path)
+    native.library.cache_clear()
+    with pytest.raises(SystemExit, match="the kernel's objects must be in "):
+        native.library()
+
 
 class TestPublish:
+    @pytest.mark.parametrize("module", [command, running_vllm, sampler, decoding_docs])
+    def test_nothing_was_measured_yet(
+        self, module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for each in (command, running_vllm, sampler, speculative):
+            monkeypatch.setattr(each, "OUTPUT", tmp_path / "none")
+        monkeypatch.setattr("sys.argv", ["benchmarks", *(["publish"] if module is not decoding_docs else [])])
+        with pytest.raises(SystemExit, match=rf"there is no {tmp_path}.* yet. Run python -m benchmarks.* first"):
+            module.main()
+
     def test_a_part_of_the_plan_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(command, "publish", lambda run: pytest.fail("published"))
         records = [made_up(cell) for cell in cases.quick_plan()]
