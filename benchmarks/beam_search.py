@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from ascend_sample._options import whole_number
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.models.step_major_cache import move_places
@@ -264,14 +265,12 @@ def verdict(record: dict[str, Any]) -> str:
 def main() -> int:
     """Measure; returns the exit status."""
     parser = parser_of("beam_search", __doc__)
-    parser.add_argument("--batch", type=int, default=64, help="prompts")
-    parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--vocab-size", type=int, default=32000)
-    parser.add_argument("--tokens", type=int, default=24, help="that are generated")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    parser.add_argument("--batch", type=whole_number(1), default=64, help="prompts")
+    parser.add_argument("--beams", type=whole_number(1), default=4)
+    parser.add_argument("--vocab-size", type=whole_number(1), default=32000)
+    parser.add_argument("--tokens", type=whole_number(WARM_TOKENS), default=24, help="that are generated")
+    parser.add_argument("--threads", type=whole_number(1), default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
-    if options.tokens < WARM_TOKENS:
-        parser.error(f"--tokens must be at least {WARM_TOKENS}, got {options.tokens}.")
     torch.set_num_threads(options.threads)
     finished: tuple[Literal["pool"], Literal["in_beam"]] = ("pool", "in_beam")
     records = [

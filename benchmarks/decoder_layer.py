@@ -21,6 +21,7 @@ import torch  # isort: skip
 from torch import Tensor
 from tqdm import tqdm
 
+from ascend_sample._options import whole_number
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, StepModel, StepOutput
 from benchmarks import environment
 from benchmarks.command import fill_between, parser_of
@@ -202,8 +203,8 @@ def publish(found: dict[str, Any], document: Path = DOCUMENT) -> None:
 def main() -> int:
     """Measure; returns the exit status."""
     parser = parser_of("decoder_layer", __doc__)
-    parser.add_argument("--repeats", type=int, default=9, help="texts of each case")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
+    parser.add_argument("--repeats", type=whole_number(1), default=9, help="texts of each case")
+    parser.add_argument("--threads", type=whole_number(1), default=torch.get_num_threads(), help="of torch")
     parser.add_argument("--docs", action="store_true", help="take the figures into docs/faster_transformer.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -14,7 +14,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -24,6 +23,7 @@ from ascend_sample import hostcann
 import torch  # isort: skip  ascend_sample imports it first, in a way that needs no CANN
 from tqdm import tqdm
 
+from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.npu import aclnn_call
 
 MEBIBYTE = 2**20
@@ -109,18 +109,17 @@ def host_times(calls: dict[str, Call], rounds: int, repeats: int) -> dict[str, l
 
 def main() -> int:
     """Measure, print a table, and write JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--vocab-size", type=int, default=151936)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/npu_call.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch-size", type=whole_number(1), default=64)
+    parser.add_argument("--vocab-size", type=whole_number(1), default=151936)
+    parser.add_argument("--rounds", type=whole_number(2), default=200)  # deciles are of several times
+    parser.add_argument("--repeats", type=whole_number(1), default=20)
+    parser.add_argument("--json", type=file_to_write, help="write the figures to this file")
     options = parser.parse_args()
     if not hostcann.is_active():
         raise SystemExit("Run `make bench-npu`, or this file through `python -m ascend_sample.hostcann run python`.")
-
-    if options.rounds < 2:
-        parser.error(f"--rounds must be at least 2, got {options.rounds}. Deciles are of several times.")
     batch = inputs(options.batch_size, options.vocab_size)
     compared = callers(batch)
     calls = {name: caller.call for name, caller in compared.items()}

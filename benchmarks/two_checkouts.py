@@ -157,7 +157,9 @@ def median_ratio(times: Times) -> float:
 
 def main() -> None:
     """Times both sides and prints the table."""
-    parser = argparse.ArgumentParser(description="Time two checkouts in turns.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.two_checkouts", description="Time two checkouts in turns."
+    )
     parser.add_argument("checkouts", nargs="*", type=Path, help="before and after, both built")
     parser.add_argument("--rounds", type=int, default=9, help="how often each cell is timed on each side; default 9")
     parser.add_argument("--pairs", type=int, default=3, help="of processes, with as many rounds each; default 3")
@@ -170,6 +172,9 @@ def main() -> None:
         return
     if len(options.checkouts) != 2:
         parser.error(f"checkouts must be two folders, got {len(options.checkouts)}. Give before and after.")
+    for name in ("rounds", "pairs", "threads"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(options, name)}.")
     for checkout in options.checkouts:
         if not list(checkout.glob("ascend_sample/_C*.so")):
             parser.error(f"checkouts must be built, got {checkout} without ascend_sample/_C*.so. Build it first.")

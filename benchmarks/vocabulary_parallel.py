@@ -8,7 +8,6 @@ slowest rank.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -21,8 +20,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from ascend_sample._options import whole_number
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange, VocabularyShard
+from benchmarks.command import parser_of
 
 ROWS, VOCAB_SIZE = 64, 151936
 CASES = {
@@ -92,9 +93,9 @@ def on_rank(rank: int, size: int, folder: str, repeats: int) -> None:
 
 def main() -> None:
     """Runs the ranks."""
-    parser = argparse.ArgumentParser(description="Vocabulary-parallel sampling beside gathering all logits.")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=21)
+    parser = parser_of("vocabulary_parallel", __doc__)
+    parser.add_argument("--ranks", type=whole_number(1), default=2)
+    parser.add_argument("--repeats", type=whole_number(1), default=21)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
         mp.spawn(on_rank, (options.ranks, folder, options.repeats), options.ranks)

@@ -54,4 +54,4 @@ def test_a_search_without_a_step_is_refused(
     monkeypatch.setattr("sys.argv", ["beam_search", "--tokens", "2", "--batch", "1", "--vocab-size", "50"])
     with pytest.raises(SystemExit):
         beam_search.main()
-    assert "--tokens must be at least 3, got 2." in capsys.readouterr().err
+    assert "--tokens: must be at least 3, got 2" in capsys.readouterr().err

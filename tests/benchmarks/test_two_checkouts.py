@@ -32,6 +32,13 @@ def test_a_folder_that_is_not_built_is_refused(
     assert f"checkouts must be built, got {tmp_path}" in capsys.readouterr().err
 
 
+def test_no_rounds_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["two_checkouts", "a", "b", "--rounds", "0"])
+    with pytest.raises(SystemExit):
+        two_checkouts.main()
+    assert "two_checkouts: error: --rounds must be at least 1, got 0." in capsys.readouterr().err
+
+
 def test_sides_are_timed_in_alternating_order_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
