@@ -107,6 +107,12 @@ def host_times(calls: dict[str, Call], rounds: int, repeats: int) -> dict[str, l
     return samples
 
 
+def spread(samples: list[float]) -> str:
+    """Returns the first and the last decile as the table has them."""
+    deciles = statistics.quantiles(samples, n=10, method="inclusive")  # of few samples, too, none lies beyond them
+    return f"{deciles[0] * 1e6:.1f}..{deciles[-1] * 1e6:.1f}"
+
+
 def main() -> int:
     """Measure, print a table, and write JSON if asked to."""
     parser = argparse.ArgumentParser(
@@ -136,11 +142,9 @@ def main() -> int:
     print("memory: beyond ids and workspace, of a call that is not the first; rounded up by the allocator")
     print(f"{'':<25}{'memory MiB':>12}{'B a logit':>11}{'host time us':>14}{'ratio':>7}{'p10..p90 us':>16}")
     for name in calls:
-        deciles = statistics.quantiles(times[name], n=10)
-        spread = f"{deciles[0] * 1e6:.1f}..{deciles[-1] * 1e6:.1f}"
         print(
             f"{name:<25}{memory[name] / MEBIBYTE:>12.2f}{memory[name] / batch[0].numel():>11.2f}"
-            f"{medians[name] * 1e6:>14.1f}{medians[name] / medians[base]:>7.2f}{spread:>16}"
+            f"{medians[name] * 1e6:>14.1f}{medians[name] / medians[base]:>7.2f}{spread(times[name]):>16}"
         )
     if options.json:
         options.json.write_text(json.dumps({"memory_bytes": memory, "host_seconds": times}, indent=2))

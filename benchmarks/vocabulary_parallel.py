@@ -23,6 +23,7 @@ from torch import Tensor
 from ascend_sample._options import whole_number
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange, VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.exchange import gather_into
 from benchmarks.command import parser_of
 
 ROWS, VOCAB_SIZE = 64, 151936
@@ -71,7 +72,7 @@ def on_rank(rank: int, size: int, folder: str, repeats: int) -> None:
         def gather_and_step(
             sampler: Sampler = usual, batch: SamplingBatch = batch, gathered: Tensor = gathered
         ) -> Tensor:
-            dist.all_gather_into_tensor(gathered, part)
+            gather_into(gathered, part)
             whole = torch.cat(list(gathered.view(size, ROWS, width)), 1)[:, :VOCAB_SIZE]
             return sampler(whole, batch, advance=False).token_ids
 

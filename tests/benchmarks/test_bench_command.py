@@ -11,6 +11,7 @@ import torch
 from ascend_sample import cli, hostcann, parity, use_backend
 from ascend_sample.bench import run as user_bench
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
+from benchmarks import npu_call
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 from tests.support.user_process import run_python
@@ -173,6 +174,10 @@ class TestUserCommand:
         lines = user_bench.table(results, 1_000_000).splitlines()
         assert [line.split()[0] for line in lines if "left out" in line] == ["composite", "reference"]
         assert lines[1].split()[-1] == "1.0"  # a megabyte in a millisecond is 1 GB/s
+
+
+def test_no_decile_lies_beyond_the_times() -> None:
+    assert npu_call.spread([1e-6, 11e-6]) == "2.0..10.0"
 
 
 def test_what_a_call_costs_on_an_npu_is_measured_on_hostcann_alone() -> None:
