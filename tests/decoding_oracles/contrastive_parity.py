@@ -8,10 +8,9 @@ import pytest
 from transformers import SuppressTokensLogitsProcessor
 from transformers_449 import STOP_TOKENS_OR_NONE, Parity449, assert_all_endings
 
-from ascend_sample.decoding.strategies import contrastive as strategy
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from tests.decoding.generate_parity import MODELS, Configuration, choose_common, log_probabilities, make_prompts
-from tests.decoding.planting import planted
+from tests.decoding.planting import faults_beside, planted
 from tests.decoding.tiny_transformers import VOCAB_SIZE, recomputing_model, tiny_transformer
 
 CONFIGURATIONS = 300
@@ -57,17 +56,10 @@ def test_a_forbidden_token_is_taken_by_transformers_alone() -> None:
     assert not set(forbidden) & set(ours.sequences.flatten().tolist())
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        pytest.param("- penalty_alpha * context.largest_cosines(hidden_states)", "", id="no penalty"),
-        pytest.param("(1 - penalty_alpha) * log_probs.exp()", "log_probs.exp()", id="the probability is not weighed"),
-        pytest.param(
-            "cosines.masked_fill(self._is_padding[:, None, : self._length], -torch.inf)", "cosines", id="padding counts"
-        ),
-        pytest.param("context.append(hidden_states.flatten(0, 1)[rows])", "", id="only the prompt counts"),
-    ],
-)
-def test_the_comparison_notices(right: str, wrong: str) -> None:
-    with planted(strategy, right, wrong), pytest.raises(AssertionError, match="Configuration"):
+FAULTS = faults_beside(__file__)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_comparison_notices(name: str) -> None:
+    with planted(*FAULTS[name]), pytest.raises(AssertionError, match="Configuration"):
         PARITY.check(range(CONFIGURATIONS))

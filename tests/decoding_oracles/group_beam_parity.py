@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from types import ModuleType
 
 import pytest
 from transformers_449 import STOP_TOKENS_OR_NONE, Parity449, assert_all_endings
 
-from ascend_sample.decoding.beams import group_beam as strategy
 from ascend_sample.decoding.beams.group_beam import group_beam_search
 from tests.decoding.generate_parity import MODELS, Configuration, choose_common, scores_of_beams
-from tests.decoding.planting import planted
+from tests.decoding.planting import faults_beside, planted
 
 CONFIGURATIONS = 300
 
@@ -46,31 +44,10 @@ def test_sequences_and_scores_are_those_of_generate(first: int) -> None:
     assert_all_endings(PARITY.check(range(first, CONFIGURATIONS, len(MODELS))), at_least=5)
 
 
-@pytest.mark.parametrize(
-    ("module", "right", "wrong"),
-    [
-        pytest.param(strategy, "seen, diversity_penalty)", "seen, 0.0)", id="no diversity penalty"),
-        pytest.param(strategy, "scatter_add_(", "scatter_(", id="a token that was chosen twice counts once"),
-        pytest.param(
-            strategy,
-            "early_stopping) for _ in range(num_beam_groups)]",
-            "early_stopping)] * num_beam_groups",
-            id="all groups share a pool",
-        ),
-        pytest.param(
-            strategy,
-            "running.tokens.where(~had_ended, request.pad_token_id)",
-            "running.tokens",
-            id="a group that is done counts with what it would have chosen",
-        ),
-        pytest.param(
-            strategy,
-            "pool.update_done(candidates.scores[:, 0], length)",
-            "pool.update_done(running.scores[:, 0], length)",
-            id="a continuation that ends is no chance to get better",
-        ),
-    ],
-)
-def test_the_comparison_notices(module: ModuleType, right: str, wrong: str) -> None:
-    with planted(module, right, wrong), pytest.raises(AssertionError, match="Configuration"):
+FAULTS = faults_beside(__file__)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_comparison_notices(name: str) -> None:
+    with planted(*FAULTS[name]), pytest.raises(AssertionError, match="Configuration"):
         PARITY.check(range(CONFIGURATIONS))

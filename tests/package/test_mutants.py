@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import run
-from tests.mutation.mutants import EVERY, Mutant
+from tests.mutation.mutants import EVERY, Mutant, read_faults
 from tests.mutation.planted_copy import ROOT, MutationError, Outcome, PlantedCopy
 from tests.mutation.run import check_texts, keep_outcome, known_outcomes
 
 
 def test_every_text_occurs_once() -> None:
-    check_texts(EVERY)
+    """Those of the oracles too, which no other run of pytest plants."""
+    of_oracles = [fault for path in (ROOT / "tests/decoding_oracles").glob("*.toml") for fault in read_faults(path)]
+    assert len(of_oracles) > 0
+    check_texts([*EVERY, *of_oracles])
 
 
 def test_names_are_distinct() -> None:
