@@ -40,11 +40,10 @@ def gather_tree(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end_token
     steps, batch, beams = step_ids.shape
     if lengths.dim() == 1:
         lengths = lengths[:, None].expand(batch, beams)
-    lengths = lengths.clamp(0, steps)
     own = torch.arange(beams, device=step_ids.device).expand(batch, beams)
     tokens, _ = trace_beams(step_ids, parent_ids, own, lengths)
     places = torch.arange(steps, device=step_ids.device)[:, None, None]
-    is_end = (tokens == end_token) & (places < lengths)
+    is_end = tokens == end_token
     is_after_the_end = is_end.cumsum(dim=0) > is_end.to(torch.int64)
     return tokens.masked_fill(is_after_the_end | (places >= lengths), end_token)
 

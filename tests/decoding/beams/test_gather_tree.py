@@ -26,6 +26,13 @@ def test_what_is_above_a_length_is_the_end_token() -> None:
     assert each[:, 0].T.tolist() == [[1, 9, 9, 9], [2, 4, END, 9], [9, 9, 9, 9]]
 
 
+def test_what_the_first_step_continues_is_not_looked_at() -> None:
+    step_ids, parent_ids = TREE
+    unknown = torch.cat((torch.tensor([[[-1, 3, 99]]]), parent_ids[1:]))
+    lengths = torch.tensor([4])
+    assert torch.equal(gather_tree(step_ids, unknown, lengths, END), gather_tree(*TREE, lengths, END))
+
+
 def test_what_follows_the_first_end_token_is_the_end_token() -> None:
     step_ids = torch.tensor([[[1]], [[END]], [[2]], [[3]]])
     assert gather_tree(step_ids, torch.zeros_like(step_ids), torch.tensor([8]), END).flatten().tolist() == [1, 9, 9, 9]
