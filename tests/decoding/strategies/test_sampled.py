@@ -295,6 +295,13 @@ TRAPS = [
         test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token,
     ),
     Trap(
+        "ranking divides by no length (001)",
+        sampled,
+        "drawn.sequences_scores / drawn.lengths.float() ** length_penalty",
+        "drawn.sequences_scores",
+        test_ranking_by_hand,
+    ),
+    Trap(
         "the length penalty counts the prompt (001)",
         sampled,
         "drawn.lengths.float() ** length_penalty",
