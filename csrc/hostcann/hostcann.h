@@ -103,7 +103,8 @@ struct Traffic {
 /// are counted. Other processes wait for a collective: on a lazy stream it runs a moment after it
 /// was queued, with what comes before it, since they cannot synchronise this one's stream.
 HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> kernel,
-                        const Traffic& traffic, const Caller& caller, bool is_collective = false);
+                        const Traffic& traffic = {}, const Caller& caller = {},
+                        bool is_collective = false);
 
 // ---- fault injection ----
 
