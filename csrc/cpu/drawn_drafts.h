@@ -112,24 +112,19 @@ class DrawnDrafts {
           }
         }
         const Odds odds = odds_of(number, target, proposal);
-        const double ratio = odds.target / larger_of(odds.proposal, kTiny);
+        const double ratio = odds.target / odds.proposal;  // NaN, which nothing is below, for 0 / 0
         joint = joint * ratio > 1.0 ? 1.0 : joint * ratio;
       });
       call_.places.selected[place(number)] = drafts_[number];
     }
-    if (!drafts_.empty() && uniform_of(drafts_.size() - 1) < joint) {
+    if (drafts_.empty() || uniform_of(drafts_.size() - 1) < joint) {
       return drafts_.size();
     }
-    if (accepted < drafts_.size()) {
-      with_draft(accepted, [&](const TargetRow& target, const ProposalRow& proposal) {
-        call_.places.selected[place(accepted)] = replacement(target, joint_of_accepted, proposal);
-      });
-    }
+    with_draft(accepted, [&](const TargetRow& target, const ProposalRow& proposal) {
+      call_.places.selected[place(accepted)] = replacement(target, joint_of_accepted, proposal);
+    });
     return accepted;
   }
-
-  static constexpr double kTiny = 0x1p-126;
-  static double larger_of(double value, double least) { return value < least ? least : value; }
 
   const VerifyingCall& call_;
   WithTarget with_target_;

@@ -82,6 +82,8 @@ def random_case(rng: random.Random, kind: str, vocab_size: int, most: int, with_
             for token, first in zip(drafts, best, strict=True)
         ]
     drafts = [rng.choice((-1, vocab_size, vocab_size + 5)) if rng.randrange(20) == 0 else token for token in drafts]
+    if rng.randrange(8) == 0:
+        proposals = torch.ones_like(proposals)  # no target has more: what replaces a draft is drawn from that itself
     params = replace(random_params(rng, vocab_size), seed=rng.randrange(2**62))
     if rng.randrange(3):  # many edits and low temperatures make drafts rare
         params = SamplingParams(temperature=1.0, top_k=rng.choice((None, 5, 9)), seed=params.seed)

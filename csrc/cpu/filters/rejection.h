@@ -45,7 +45,7 @@ class ProposalRow {
     }
   }
 
-  bool is_id(int64_t id) const { return id >= 0 && static_cast<size_t>(id) < vocab_size_; }
+  bool is_id(int64_t id) const { return static_cast<uint64_t>(id) < vocab_size_; }
   float at(size_t id) const { return probabilities_[id]; }
 
  private:
