@@ -1,19 +1,22 @@
-"""Says where an engine goes on verifying drafts by itself."""
+"""Says where an engine goes on drawing, or verifying drafts, by itself."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Final
+
+DRAWING: Final = "tokens are drawn"
 
 
-def say_left(verifier: Any, reason: str, engine: str) -> None:
-    """Warns, once for each verifier, that drafts are not verified here.
+def say_left(owner: Any, reason: str, engine: str, what: str = "drafts are verified") -> None:
+    """Warns, once for each owner, that something is not done here.
 
     Args:
-        verifier: what takes the drafts; it can have attributes.
+        owner: what does it in the engine; it can have attributes.
         reason: why.
-        engine: who goes on verifying them.
+        engine: who goes on doing it.
+        what: it is that is done.
     """
-    if not getattr(verifier, "is_left_alone", False):
-        verifier.is_left_alone = True
-        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {engine}'s own sampler.", stacklevel=4)
+    if not getattr(owner, "is_left_alone", False):
+        owner.is_left_alone = True
+        warnings.warn(f"ascend_sample: {reason}, so {what} by {engine}'s own sampler.", stacklevel=4)

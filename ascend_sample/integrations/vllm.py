@@ -23,6 +23,7 @@ from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._importing import when_imported
+from ascend_sample.integrations._left_alone import DRAWING, say_left
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import filtered
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
@@ -50,6 +51,7 @@ REJECTION_SAMPLERS: Final = {
 }
 """V1's, and the one of vllm_ascend that derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
+V2_SAMPLER: Final = "vllm.v1.worker.gpu.sample.sampler"
 V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
 
@@ -153,6 +155,8 @@ def register() -> None:
     has_v2 = _minor(version) in V2_VERSIONS
     if has_v2:
         when_imported(V2_INTERFACE, _take_v2)
+    else:
+        when_imported(V2_SAMPLER, lambda module: vllm_v2.leave(module.Sampler))
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
     logging.getLogger("vllm.ascend_sample").info(
         "ascend_sample draws the tokens of vLLM %s%s; %s=0 switches it off.",
@@ -212,6 +216,7 @@ def _replacement(original: type[Any]) -> type[Any]:
     ) -> Any:
         # vllm_ascend may give each rank a part of the vocabulary alone, which only its own sampler joins.
         if getattr(ascend_config(original), "enable_reduce_sample", False):
+            say_left(self, "each rank has a part of the vocabulary alone", "vllm_ascend", DRAWING)
             return original.forward_native(self, logits, generators, k, p)
         return sample(self, logits, generators, k, p)
 

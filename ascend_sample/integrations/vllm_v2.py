@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from ascend_sample.integrations import vllm_served
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
-from ascend_sample.integrations._left_alone import say_left
+from ascend_sample.integrations._left_alone import DRAWING, say_left
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import draw, filtered
 from ascend_sample.sampling.draft_judging import Proposals
@@ -133,11 +133,23 @@ def install(model_state: type[Any]) -> None:
     @replacing(model_state, "custom_sampler")
     def sampler_of(original: Callable[..., Any], self: Any, sampler: Any) -> Any:
         given = original(self, sampler)
-        if given is not None or type(sampler).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
+        own = sampler if given is None else given[0]
+        if given is not None or type(own).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
+            say_left(sampler, f"{type(own).__name__} draws in its own way", "vllm", DRAWING)
             return given
         result = custom_sampler(sampler)
         # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
         return None if self.vllm_config.speculative_config is not None else result
+
+
+def leave(sampler: type[Any]) -> None:
+    """Lets samplers of a runner with another interface say that they draw themselves; a second call changes nothing."""
+
+    @replacing(sampler, "__init__")
+    def make_and_say(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        reason = "this version's V2 runner has another interface (VLLM_USE_V2_MODEL_RUNNER=0 chooses V1)"
+        say_left(self, reason, "vllm", DRAWING)
 
 
 def install_drafts(rejection_sampler: type[Any]) -> None:

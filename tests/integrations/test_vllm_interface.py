@@ -180,6 +180,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
         *adapter.CLASS_NAMES,
         *adapter.REJECTION_SAMPLERS,
         adapter.V2_INTERFACE,
+        adapter.V2_SAMPLER,
         adapter.INPUT_BATCH,
         "vllm",
         "vllm_ascend.ascend_config",
@@ -202,6 +203,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
     made["vllm_ascend.ascend_config"].get_ascend_config = lambda: config  # type: ignore[attr-defined]
     made[adapter.INPUT_BATCH].InputBatch = type("InputBatch", (PlainBatch,), {})  # type: ignore[attr-defined]
     made[adapter.V2_INTERFACE].ModelState = type("ModelState", (PlainState,), {})  # type: ignore[attr-defined]
+    made[adapter.V2_SAMPLER].Sampler = type("Sampler", (PlainSampler,), {})  # type: ignore[attr-defined]
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delenv(adapter.SWITCH, raising=False)
@@ -323,6 +325,18 @@ class TestRegister:
         assert hasattr(modules[adapter.V2_INTERFACE].ModelState.custom_sampler, "replaced") is has_v2
         assert ("V1 runner" in caplog.text) is not has_v2
 
+    @pytest.mark.parametrize(("version", "is_said"), [("0.32.0", False), ("0.31.0", True)])
+    def test_a_runner_with_another_interface_says_that_it_draws_itself(
+        self, modules: dict[str, Any], recwarn: pytest.WarningsRecorder, version: str, is_said: bool
+    ) -> None:
+        """From 0.29 on V2 is the runner that vLLM takes unless it is told otherwise."""
+        modules["vllm"].__version__ = version
+        adapter.register()
+        adapter.register()
+        modules[adapter.V2_SAMPLER].Sampler("raw_logits")
+        said = [str(warning.message) for warning in recwarn if "VLLM_USE_V2_MODEL_RUNNER=0" in str(warning.message)]
+        assert len(said) == is_said
+
     def test_it_says_that_it_is_on(self, modules: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "vllm.ascend_sample")
         adapter.register()
@@ -341,7 +355,9 @@ class TestRegister:
     def test_sharded_logits_stay_with_vllm_ascend(self, modules: dict[str, Any]) -> None:
         adapter.register()
         modules["vllm_ascend.ascend_config"].get_ascend_config().enable_reduce_sample = True
-        assert modules[self.ASCEND].AscendTopKTopPSampler()(logits(), {}, None, None)[0].tolist() == [-1] * ROWS
+        sampler = modules[self.ASCEND].AscendTopKTopPSampler()
+        with pytest.warns(UserWarning, match="the vocabulary alone, so tokens are drawn by vllm_ascend's own"):
+            assert sampler(logits(), {}, None, None)[0].tolist() == [-1] * ROWS
         assert (modules[self.V1].TopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
 
 
@@ -429,10 +445,12 @@ class TestV2:
         assert state(speculative_config=object()).custom_sampler(speculating) is None
         assert "sample" in vars(speculating)
         other = PlainSampler()
-        assert state().custom_sampler(other) is None
+        with pytest.warns(UserWarning, match="PlainSampler draws in its own way, so tokens are drawn by vllm's own"):
+            assert state().custom_sampler(other) is None
 
     def test_a_state_with_a_sampler_of_its_own_keeps_it(self, modules: dict[str, Any]) -> None:
-        own = (object(), object())
+        own = (PlainSampler(), object())
         modules[adapter.V2_INTERFACE].ModelState.custom_sampler = lambda self, sampler: own
         adapter.register()
-        assert modules[adapter.V2_INTERFACE].ModelState().custom_sampler(FakeV2Sampler()) is own
+        with pytest.warns(UserWarning, match="PlainSampler draws in its own way"):
+            assert modules[adapter.V2_INTERFACE].ModelState().custom_sampler(FakeV2Sampler()) is own

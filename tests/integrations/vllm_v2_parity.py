@@ -21,8 +21,10 @@ class TestV2:
 
     def test_is_left_alone_where_it_is_another(self, plugin: None) -> None:
         from vllm.v1.worker.gpu.model_states.interface import ModelState
+        from vllm.v1.worker.gpu.sample.sampler import Sampler
 
         assert hasattr(getattr(ModelState, "custom_sampler", None), "replaced") is has_v2()
+        assert hasattr(Sampler.__init__, "replaced") is not has_v2()
 
     @pytest.mark.skipif(not has_v2(), reason="the plugin leaves this V2 runner alone")
     def test_what_the_adapter_calls_is_there(self) -> None:
