@@ -51,7 +51,14 @@ def register() -> None:
         return
     module = importlib.import_module("sglang.srt.layers.sampler")
     if BACKEND not in module._CUSTOM_SAMPLER_FACTORIES:
-        module.register_sampler_backend(BACKEND, sampler_class(module.Sampler))
+        made_here = sampler_class(module.Sampler)
+
+        def make() -> Any:
+            sampler = made_here()
+            sglang_drafts.say_if_left(sampler)
+            return sampler
+
+        module.register_sampler_backend(BACKEND, make)
     batches = importlib.import_module("sglang.srt.sampling.sampling_batch_info")
     note_host_values(batches.SamplingBatchInfo, lambda: sglang_drafts.is_in_use(BACKEND))
     sglang_drafts.install(_drawn, BACKEND)

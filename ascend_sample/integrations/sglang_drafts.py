@@ -24,6 +24,9 @@ CONTEXT: Final = "sglang.srt.runtime_context"
 IMPORTERS: Final = ("sglang.srt.speculative.eagle_worker_common", "sglang.srt.speculative.ngram_worker")
 """Modules that have `eagle_sample` by its name, if they were imported before this is installed."""
 
+WITH_OWN_FUNCTIONS: Final = ("DFLASH", "DSPARK", "UNO")
+"""Algorithms whose workers, or some of them, verify drafts without `eagle_sample`."""
+
 
 class _Nodes(NamedTuple):
     """What is verified: the logits' owner, SGLang's tensors of a value a request, and the nodes' positions."""
@@ -39,6 +42,17 @@ _nodes: Final[ContextVar[_Nodes | None]] = ContextVar("nodes that are verified",
 def is_in_use(backend: str) -> bool:
     """Tells whether SGLang was started with this sampler backend."""
     return bool(importlib.import_module(CONTEXT).get_exec().kernel.sampling_backend == backend)
+
+
+def say_if_left(sampler: Any) -> None:
+    """Warns if SGLang was started with an algorithm that verifies drafts by functions of its own.
+
+    Args:
+        sampler: SGLang's.
+    """
+    algorithm = str(importlib.import_module(CONTEXT).get_spec().speculative_algorithm).upper()
+    if algorithm in WITH_OWN_FUNCTIONS:
+        say_left(sampler, f"{algorithm} has functions of its own", "sglang")
 
 
 def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: str) -> None:

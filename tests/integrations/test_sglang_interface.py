@@ -226,6 +226,9 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="rl_on_policy_target asks for the trainer's log-probabilities"):
         assert resolved("ascend_sample", "npu", rl_on_policy_target="fsdp") == "pytorch"
     assert isinstance(factories["ascend_sample"](), PlainSampler)
+    speculation(monkeypatch, speculative_algorithm="dspark")
+    with pytest.warns(UserWarning, match="DSPARK has functions of its own, so drafts are verified by sglang's own"):
+        factories["ascend_sample"]()
     assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
     assert not hasattr(utils.eagle_sample.replaced, "replaced"), "it is wrapped once"
     assert not hasattr(runner.sample.replaced, "replaced"), "it is wrapped once"
