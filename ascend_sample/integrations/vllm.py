@@ -210,6 +210,9 @@ def _replacement(original: type[Any]) -> type[Any]:
         original.__init__(self, *arguments, **named)
         self.seed_source = SeedSource()
         self.forward = self.forward_native  # vLLM's picks one for its platform
+        if not vllm_served.draws_here(self):
+            kind = type(self)
+            say_left(self, f"{kind.__name__} draws in its own way", kind.__module__.partition(".")[0], DRAWING)
 
     def forward_native(
         self: Any, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None

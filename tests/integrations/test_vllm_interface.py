@@ -268,6 +268,19 @@ class TestRegister:
         adapter.register()
         assert (ascend.AscendTopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
 
+    def test_a_class_that_draws_itself_says_so(self, modules: dict[str, Any]) -> None:
+        """vllm_ascend's for the 310P."""
+        adapter.register()
+
+        class AscendTopKTopPSampler310(modules[self.ASCEND].AscendTopKTopPSampler):  # type: ignore[misc]
+            __module__ = "vllm_ascend._310p.sample.sampler"
+
+            def forward_native(self, *arguments: object) -> str:
+                return "its own"
+
+        with pytest.warns(UserWarning, match="Sampler310 draws in its own way, so tokens are drawn by vllm_ascend's"):
+            assert AscendTopKTopPSampler310().forward() == "its own"
+
     def test_no_noise_is_made_beside_the_model(self, modules: dict[str, Any]) -> None:
         """vllm_ascend's enable_async_exponential, but for a class that draws itself."""
         made = []
