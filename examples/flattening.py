@@ -199,6 +199,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.draws < 1:
         parser.error(f"--draws must be at least 1, got {arguments.draws}.")
+    if arguments.json and not arguments.json.parent.is_dir():
+        parser.error(f"--json must name a file in a folder that exists, got {arguments.json}.")
     model, tokenizer = load_or_train()
     shown = show_context(model, tokenizer, arguments.draws)
     logits = unseen_logits(model, tokenizer)

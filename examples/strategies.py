@@ -142,6 +142,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.tokens < 1:
         parser.error(f"--tokens must be at least 1, got {arguments.tokens}.")
+    if arguments.json and not arguments.json.parent.is_dir():
+        parser.error(f"--json must name a file in a folder that exists, got {arguments.json}.")
     model, tokenizer = load_or_train()
     with torch.inference_mode():
         prompts = [encode_prompt(tokenizer, text) for text in arguments.prompts]

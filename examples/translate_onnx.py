@@ -143,8 +143,11 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if not all(0 <= number < 10**MOST_DIGITS for number in arguments.numbers):
         parser.error(f"numbers must be from 0 to {10**MOST_DIGITS - 1}, got {arguments.numbers}.")
-    if arguments.steps < 1:
-        parser.error(f"--steps must be at least 1, got {arguments.steps}.")
+    for name in ("beams", "nbest", "compare", "steps"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(arguments, name)}.")
+    if arguments.nbest > arguments.beams:
+        parser.error(f"--nbest must be at most --beams ({arguments.beams}), got {arguments.nbest}.")
     return arguments
 
 

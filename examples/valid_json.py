@@ -1,10 +1,12 @@
 """A small language model that can only write JSON of a schema: a grammar's bitmask goes into the sampler as it is.
 
     python examples/valid_json.py
-    python examples/valid_json.py --rows 8 --device npu:0      # with `hostcann run` before it
+    python examples/valid_json.py --rows 8 --device npu:0
 
 llguidance says in each step which tokens may follow, 32 in a word; xgrammar packs its masks alike. What the model makes
 of the names and numbers is its own affair: it learned from the documentation of Python's standard library.
+
+Needs llguidance, and the extra demo: pip install llguidance 'ascend_sample[demo]'
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams  # isort: skip  torch, safely
 
 import torch
+from demo import prepare
 from language_model import END_OF_TEXT_ID, LanguageModel, encode_prompt, load_or_train
 from language_model.tokenizer import END_OF_TEXT
 from llguidance import LLMatcher, LLTokenizer
@@ -90,6 +93,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, or npu:0")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.rows < 1:
+        parser.error(f"--rows must be at least 1, got {options.rows}.")
+    prepare([options.device])
     model, tokenizer = load_or_train()
     batch = SamplingBatch(tokenizer.get_vocab_size(), options.device)
     requests = [SamplingParams(temperature=0.9, top_p=0.95, seed=options.seed + row) for row in range(options.rows)]

@@ -92,11 +92,15 @@ def test_tensor_parallel() -> None:
         ("faster_transformer", "--steps"),
         ("flattening", "--draws"),
         ("strategies", "--tokens"),
+        ("translate_onnx", "--beams"),
+        ("translate_onnx", "--compare"),
+        ("translate_onnx", "--nbest"),
         ("translate_onnx", "--steps"),
+        ("valid_json", "--rows"),
     ],
 )
 def test_a_number_that_is_too_small(example: str, option: str) -> None:
-    if example in ("flattening", "strategies"):
+    if example in ("flattening", "strategies", "valid_json"):
         pytest.importorskip("tokenizers", reason="their language model needs it")
     finished = run_python_warm(str(EXAMPLES / f"{example}.py"), option, "0", PYTHONPATH=str(EXAMPLES.parent))
     assert finished.returncode == 2
@@ -105,14 +109,24 @@ def test_a_number_that_is_too_small(example: str, option: str) -> None:
     assert "at least 1" in said
 
 
-@pytest.mark.parametrize("example", ["demo", "serve", "speculation_changes_nothing"])
+@pytest.mark.parametrize("example", ["demo", "serve", "speculation_changes_nothing", "valid_json"])
 def test_a_device_that_is_not_there(example: str) -> None:
     """Status 1 would say that devices differ."""
     pytest.importorskip("tokenizers", reason="their language model needs it")
-    words = (str(EXAMPLES / f"{example}.py"), "--device", "cpu", "foo")
+    devices = ["foo"] if example == "valid_json" else ["cpu", "foo"]
+    words = (str(EXAMPLES / f"{example}.py"), "--device", *devices)
     finished = run_python_warm(*words, PYTHONPATH=str(EXAMPLES.parent))
     assert finished.returncode == 2
     assert finished.stderr.startswith(f"{example}: --device must be one that torch can use here, got foo: ")
+
+
+@pytest.mark.parametrize("example", ["flattening", "strategies"])
+def test_a_file_in_no_folder_is_refused_before_the_work(example: str) -> None:
+    pytest.importorskip("tokenizers", reason="their language model needs it")
+    words = (str(EXAMPLES / f"{example}.py"), "--json", "no/such/folder/file")
+    finished = run_python_warm(*words, PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 2
+    assert "--json must name a file in a folder that exists, got no/such/folder/file." in finished.stderr
 
 
 def test_strategies_refuses_a_text_beyond_the_context() -> None:
