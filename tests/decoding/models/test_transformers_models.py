@@ -167,9 +167,10 @@ def test_a_planted_fault_of_the_cache_is_noticed(name: str) -> None:
 @pytest.mark.parametrize("masked", [-100, VOCAB_SIZE])
 def test_what_is_masked_does_not_matter(kind: str, masked: int) -> None:
     model, mask = step_model(kind), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
-    tokens, encoder = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), encoder_inputs(kind, 2)
+    tokens, encoder = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), encoder_inputs(kind, 2, seed=1)
     expected = model.prefill(tokens, mask, **encoder).logits
     if encoder:
+        assert not encoder["encoder_attention_mask"].all()
         encoder["encoder_input_ids"] = encoder["encoder_input_ids"].where(encoder["encoder_attention_mask"], masked)
     assert model.prefill(tokens.where(mask, masked), mask, **encoder).logits.equal(expected)
 
