@@ -18,7 +18,7 @@ from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.best_tokens import best_tokens
-from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.beams.probability_models import EOS, START, A, random_table, table_model
 from tests.decoding.table_models import UNCALLED
 
 SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
@@ -286,3 +286,11 @@ def test_where_nothing_is_allowed_nothing_is_found(search: Callable[..., DecodeO
     assert found.to_lists() == [[]]
     assert found.sequences_scores.tolist() == [-torch.inf]
     assert found.sequences.shape == (1, 0)
+
+
+def test_of_equal_scores_in_a_pool_the_one_that_ended_first_comes_first() -> None:
+    table = [[0.0, 0.5, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]]
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": 2, "num_return_sequences": 2, "length_penalty": 0.0}
+    found = beam_search(table_model(table), torch.tensor([[START]]), eos_token_id=EOS, **options)
+    assert found.to_lists() == [[EOS], [A, EOS]]
+    assert found.sequences_scores[0] == found.sequences_scores[1]

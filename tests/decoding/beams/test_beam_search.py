@@ -195,6 +195,7 @@ def test_a_prompt_alone_finds_what_it_finds_in_a_batch(finished: Any, num_beams:
 
 
 @BOTH
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # which is for prompts that have none at all
 def test_more_beams_than_tokens_or_hypotheses(finished: Any) -> None:
     # Of two tokens, at most 2 long, with 0 as the end: 0, 10, 11 and no more.
     table = torch.tensor([[0.5, 0.5], [0.3, 0.7]])

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, NoRepeatNGramLogitsProcessor, SuppressTokensLogitsProcessor
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    GenerationConfig,
+    GenerationMixin,
+    NoRepeatNGramLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
 
 from ascend_sample.decoding import (
     CausalModel,
@@ -24,6 +31,7 @@ from ascend_sample.decoding import (
 )
 from ascend_sample.decoding import request as request_module
 from ascend_sample.decoding.models import transformers_generation
+from ascend_sample.decoding.models.transformers_positions import most_positions
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.planting import Trap, noticed
@@ -45,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "min_new_tokens": {"min_new_tokens": 4},
     "forced_bos_token_id": {"forced_bos_token_id": 6},
     "forced_eos_token_id": {"forced_eos_token_id": 5},
+    "forced_eos_token_id of 0": {"forced_eos_token_id": 0},
     "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 1.8)},
     "suppress_tokens": {"suppress_tokens": [1, 3, 6, 8, 10]},
     "begin_suppress_tokens": {"begin_suppress_tokens": [1, 3, 6, 8, 10, 12, 4]},
@@ -226,6 +235,14 @@ def test_speculation_takes_ends_and_refuses_rules() -> None:
     ).to_lists() == found(configured("gpt2"), "gpt2", 0, "greedy_search")
 
 
+def test_rules_about_a_source_are_left_aside_where_it_is_no_text() -> None:
+    """As generate() does, with a warning."""
+    model = configured("whisper", encoder_repetition_penalty=4.0, encoder_no_repeat_ngram_size=1)
+    start, _, encoder = ragged("whisper", 0)
+    checked = request_module.check_request("", EncoderDecoderModel(model), start, ROOM, encoder=encoder)
+    assert checked.logits_processor == []
+
+
 def test_draws_obey_too() -> None:
     model = CausalModel(configured("gpt2", 0, suppress_tokens=[1, 2, 3, 4, 5, 6]))
     input_ids, mask, _ = ragged("gpt2", 0)
@@ -271,6 +288,13 @@ def test_the_last_position_is_the_last(kind: str) -> None:
     output = model.decode(torch.ones(1, 6, dtype=torch.int64), cache)
     with pytest.raises((IndexError, RuntimeError)):
         model.decode(torch.ones(1, 1, dtype=torch.int64), output.cache)
+
+
+def test_a_table_that_grows_has_no_last_position() -> None:
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = FSMTConfig(src_vocab_size=13, tgt_vocab_size=13, **sizes, **heads)
+    assert most_positions(FSMTForConditionalGeneration(config)) is None
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "bloom", "t5", "m2m100"])

@@ -40,7 +40,7 @@ def model() -> EncoderDecoder:
 
 @pytest.fixture(scope="module")
 def exported(model: EncoderDecoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("onnx")
+    directory = tmp_path_factory.mktemp("onnx") / "made" / "with what is above"
     export_onnx(model, directory, EXAMPLE, DYNAMIC_AXES)
     return directory
 
@@ -261,6 +261,11 @@ BAD_EXPORTS = {
         ValueError,
         "model must be float32 on the CPU, got torch.float16 on cpu",
     ),
+    "elsewhere": (
+        {"model": random_encoder_decoder().to("meta")},
+        ValueError,
+        "model must be float32 on the CPU, got torch.float32 on meta",
+    ),
     "no example": ({"example": {}}, TypeError, "example must be a dict of tensors, got dict {}"),
     "a list": ({"example": [1]}, TypeError, "example must be a dict of tensors, got list"),
     "no tensor": (
@@ -364,3 +369,9 @@ def test_without_the_extra() -> None:
 def test_onnxruntime_is_what_runs(runtime: Any) -> None:
     assert isinstance(runtime.decoder, onnxruntime.InferenceSession)
     assert runtime.decoder.get_providers() == ["CPUExecutionProvider"]
+    assert runtime.decoder.get_session_options().intra_op_num_threads == 1
+
+
+def test_onnxruntime_is_told_of_the_providers(exported: Path) -> None:
+    with pytest.warns(UserWarning, match="'NoSuchProvider' is not in available provider names"):
+        OnnxModel(exported, providers=("NoSuchProvider", "CPUExecutionProvider"))
