@@ -1,11 +1,34 @@
-"""What the options of the commands must be, asked when the command line is read: before the work that they are for."""
+"""What the commands have in common: what their options must be, asked before the work, and how they end."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+
+def end_of(command: Callable[[], int]) -> int:
+    """Runs a command that prints.
+
+    Returns:
+        Its exit status, or that of a program that SIGPIPE ended, where nobody reads on what is printed.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted. The process ends by that signal, and says no more than that.
+    """
+    try:
+        status = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        sys.tracebacklimit = 0  # it says nothing to whom it was that interrupted
+        raise
+    return status
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:

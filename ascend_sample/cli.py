@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from ascend_sample import bench, info, parity, report
+from ascend_sample._options import end_of
 
 COMMANDS: Final[dict[str, tuple[str, Callable[[ArgumentParser], None], Callable[[Namespace], int]]]] = {
     "info": ("what is installed and built, and which backend serves which device", info.add_arguments, info.run),
@@ -39,11 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; by default those of this process.
 
     Returns:
-        The exit status: 0 for success, 1 where a comparison failed, and that of a program that SIGPIPE ended, where
-        nobody reads on what is printed.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted. The process ends by that signal, and says no more than that.
+        The exit status: 0 for success, 1 where a comparison failed, and those of `end_of`.
     """
     parser = ArgumentParser(
         prog="python -m ascend_sample", description="Sampling of language-model logits on Ascend NPUs and CPUs."
@@ -55,13 +49,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_arguments(command)
         command.set_defaults(run=run)
     parsed = parser.parse_args(arguments)
-    try:
-        status: int = parsed.run(parsed)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
-        status = 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        sys.tracebacklimit = 0  # it says nothing to whom it was that interrupted
-        raise
-    return status
+    return end_of(lambda: parsed.run(parsed))

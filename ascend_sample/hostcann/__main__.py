@@ -211,6 +211,10 @@ def _info(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command line; returns the exit status."""
     options = _parser().parse_args(arguments)
+    return _options.end_of(lambda: _act(options))
+
+
+def _act(options: argparse.Namespace) -> int:
     try:
         if options.action == "info":
             return _info(options)

@@ -183,9 +183,10 @@ def test_an_interrupt_ends_a_command_in_one_line() -> None:
     assert finished.stderr == "KeyboardInterrupt\n"
 
 
-def test_a_reader_of_info_may_have_enough() -> None:
+@pytest.mark.parametrize("command", ["ascend_sample.cli", "ascend_sample.hostcann.__main__"])
+def test_a_reader_of_info_may_have_enough(command: str) -> None:
     closed = "import os; ends = os.pipe(); os.dup2(ends[1], 1); os.close(ends[0]); "
-    finished = run_python_warm("-c", closed + INFO)
+    finished = run_python_warm("-c", closed + INFO.replace("ascend_sample.cli", command))
     assert (finished.returncode, finished.stderr) == (141, "")
 
 
