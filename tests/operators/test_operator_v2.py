@@ -274,11 +274,12 @@ class TestSpecialValues:
 class TestRowsThatWentWrong:
     """Faults that the fuzzer once found in the CPU kernel."""
 
-    def test_a_large_nucleus_is_drawn_from_in_order(self, device: str, route: str | None) -> None:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_a_large_nucleus_is_drawn_from_in_order(self, device: str, route: str | None, dtype: torch.dtype) -> None:
         """A noise of 0 leaves the draw open, so the whole nucleus is sorted: padded scores fell onto its first ids."""
-        row = [i / 1024 for i in range(3000)]
+        row = [i / 1024 for i in range(2999)] + [3.0]
         q = [[0.0] + [1.0] * 2999]
-        options = {"p": 0.9, "q": q, "eps": 0.0, "dtype": torch.float32}
+        options = {"p": 0.9, "q": q, "eps": 0.0, "dtype": dtype}
         assert sample(device, route, [row], **options)[0] == [2999]
 
     def test_min_p_cuts_next_to_zero(self, device: str, route: str | None) -> None:

@@ -180,6 +180,8 @@ def test_infinities_share_the_mass() -> None:
         assert sum(counts) == 6000
         kept = 1 if request.temperature == 0 or request.k == 1 or request.min_p >= 1 else 2 if request.p == 0.5 else 3
         assert all(abs(count - 6000 / kept) < 250 for count in counts[:kept]), (request, counts)
+    logits[:, 1000:] = torch.inf  # more of them than top-k keeps
+    check(logits[: 20 * len(ROUTES)], ROUTES * 20)
 
 
 def test_greedy_rows_have_the_lowest_id_of_the_largest() -> None:

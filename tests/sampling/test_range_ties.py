@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 
+NUMBERS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
 BEST, MANY, DEEP = 5, 800_000, -20.3
 VOCAB_SIZE = 1 << 20
 
@@ -83,3 +84,52 @@ def test_an_end_at_a_value_is_that_of_a_copy(name: str, step: float, more: dict[
         rank = (0, 1, 2, 3, 5, 9, 17, 30, 61)[number % 9]
         params.append(SamplingParams(**(more | ENDS[name](p, rank)), seed=number, kept=is_kept))
     check_drawn_as_from_a_copy(logits, params)
+
+
+def ranges_of(logits: Tensor, temperature: float = 1.0, **numbers: float | Tensor) -> Tensor:
+    """Returns the least and the largest value that rows keep, [2, rows]."""
+    table = torch.zeros(len(NUMBERS), len(logits))
+    for name, number in ({"typical_p": 1.0} | numbers).items():
+        table[NUMBERS.index(name)] = number
+    return torch.stack(torch.ops.ascend_sample.value_ranges(logits, torch.full((len(logits),), temperature), table))
+
+
+def test_an_end_is_the_first_number_that_is_not_below() -> None:
+    """Of a bound between two float32 that is the upper one, whichever is nearer."""
+    min_p = torch.linspace(1e-3, 0.99, 500)
+    bounds = min_p.double().log()
+    nearest = bounds.float()
+    assert 200 < (nearest < bounds).sum() < 300
+    expected = torch.where(nearest < bounds, nearest.nextafter(torch.tensor(1.0)), nearest)
+    assert torch.equal(ranges_of(torch.tensor([[0.0, -20.0]]).expand(500, 2), min_p=min_p)[0], expected)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_number_changes_nothing(name: str, temperature: float) -> None:
+    """Also where a row begins with a chunk of it."""
+    logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(4)) * 2.5
+    nothing = torch.full((40, 1024), -torch.inf)
+    nothing[:, ::3] = torch.nan
+    number = 1.0 if name == "top_n_sigma" else 0.02
+    expected = ranges_of(logits, temperature, **{name: number})
+    assert not torch.equal(expected, ranges_of(logits, temperature))
+    torch.testing.assert_close(ranges_of(torch.cat((nothing, logits), 1), temperature, **{name: number}), expected)
+
+
+def test_rounding_leaves_a_row_that_is_typical_as_a_whole() -> None:
+    """Its sum was added up in another order, which may make more of equal weights than they reach together."""
+    logits = torch.linspace(-3, -0.1, 200).unsqueeze(1).repeat(1, 3000)
+    logits[:, BEST] = 0
+    assert torch.equal(ranges_of(logits, typical_p=1 - 2.0**-24), torch.stack((logits[:, 0], logits[:, BEST])))
+
+
+def test_deviations_of_values_that_are_far_from_one_another() -> None:
+    logits = torch.full((1, 500_000), 0.3)
+    logits[0, -1] = 1000
+    least, most = ranges_of(logits, top_n_sigma=1.0).view(-1).tolist()
+    assert (least, most) == pytest.approx((1000 - float(logits.double().std(correction=0)), 1000), rel=0, abs=1e-3)
+    # Squares that no float32 holds.
+    logits = torch.tensor([[3e38, -3e38, 0.0, -torch.inf, torch.nan]])
+    least, most = ranges_of(logits, top_n_sigma=0.5).view(-1).tolist()
+    assert (least, most) == pytest.approx((3e38 - 0.5 * math.sqrt(6) * 1e38, 3e38))

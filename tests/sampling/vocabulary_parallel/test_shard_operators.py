@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 import torch
+from torch.nn.functional import pad
+
+from ascend_sample.sampling import exponential_noise
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.segmented import SEGMENT
 
 OPERATORS = torch.ops.ascend_sample
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -31,6 +37,7 @@ def test_sums_of_chunks_make_the_sum_of_the_row(dtype: torch.dtype) -> None:
     assert torch.equal(torch.cat([part[0] for part in in_parts], 1), maxima)
     assert torch.equal(torch.cat([part[1] for part in in_parts], 1), sums)
     assert sums[2].tolist()[:2] == [1, 3]  # of +inf: how many
+    assert OPERATORS.chunk_sums(torch.full((2, 1030), torch.inf, dtype=dtype), None)[1].tolist() == [[1024, 6]] * 2
     maximum, log_sum, none = OPERATORS.log_of_sums(maxima, sums)
     assert none.shape == (0,)
     clean = logits.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -68,6 +75,51 @@ def test_logits_above_a_bound_are_counted(dtype: torch.dtype) -> None:
         for bounds in (logits[rows, vocab_size // 2].float(), torch.full((5,), -torch.inf), torch.zeros(5)):
             expected = (logits[rows].float() > bounds[:, None]).sum(1)
             assert torch.equal(OPERATORS.count_above(logits, rows, bounds), expected)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.9])
+@pytest.mark.parametrize("before", [0, 40])  # of the first segment, ids that another part has
+@pytest.mark.parametrize("segments", [1, 2, 9])
+def test_leads_are_the_first_the_best_and_the_last_segment(segments: int, before: int, slack: float) -> None:
+    """Of cuts that differ: a score each, what others may reach, and the same of the places of a segment."""
+    rows, vocab_size, first_id = 100, SEGMENT * segments - before - 7, 3 * SEGMENT + before
+    generator = torch.Generator().manual_seed(segments)
+    logits, shift = (torch.randn(rows, size, generator=generator).mul(4).round().div(8) for size in (vocab_size, 2))
+    values = shift.sort(1, descending=True).values + torch.tensor([1.0, 0.0])
+    last_ids = torch.randint(-1, vocab_size, (rows, 2), generator=generator)
+    every, ones = torch.arange(rows), torch.ones(rows)
+    weights = (logits - logits.amax(1, keepdim=True)).double().exp()
+    noise = exponential_noise(every, every, SEGMENT * (segments + 4)).double()
+    for _ in range(2):
+        cuts = [cut for pair in zip(values.unbind(1), last_ids.unbind(1), strict=True) for cut in pair]
+        leads, ids, own, _ = OPERATORS.shard_leads(
+            logits, None, first_id, ones, ones * 0, every, every, Purpose.DRAW, slack, None, *cuts
+        )
+        assert torch.equal(own, logits.amax(1))
+        beyond, ends = torch.arange(vocab_size) > last_ids.unsqueeze(2), values.unsqueeze(2)
+        kept = (logits.unsqueeze(1) > ends) | ((logits.unsqueeze(1) == ends) & ~beyond)
+        padded = pad(weights.unsqueeze(1) * kept, (before, 7)).view(rows, 2, segments, SEGMENT)
+        scores = padded.sum(3) / noise[:, None, SEGMENT + 3 : SEGMENT + 3 + segments]
+        places = padded / noise[:, None, None, :SEGMENT]
+        for row, (number, there) in itertools.product(range(rows), enumerate(([0], range(1, segments - 1), [-1]))):
+            found, token_id = leads[row, number].tolist(), int(ids[row, number])
+            least, most = scores[row, :, list(there)].tolist()
+            if max(most, default=0) == 0 or (number == 2 and segments == 1):
+                assert not any(found), (row, number)
+                continue
+            segment, place = divmod(token_id + before, SEGMENT)
+            index = segment - 1 if number == 1 else 0
+            assert found[:2] == pytest.approx([max(least), most[index]])
+            assert found[0] == pytest.approx(least[index])
+            others = most[:index] + most[index + 1 :]
+            assert found[2] <= max(others, default=0) * (1 + 1e-6)
+            assert found[2] >= max((one for one in others if one >= found[0] * (1 - slack)), default=0) * (1 - 1e-6)
+            first, second = places[row, 1, segment].topk(2).values.tolist()
+            assert found[3:] == pytest.approx([float(places[row, 0, segment, place]), first, second])
+            assert float(places[row, 1, segment, place]) == pytest.approx(first)
+        # Of each row, the least that keeps one of its leads.
+        last_ids[:, 0] = ids[every, every % 3]
+        values[:, 0] = logits[every, last_ids[:, 0]].maximum(values[:, 1])
 
 
 def test_strides_rows_and_nothing() -> None:
