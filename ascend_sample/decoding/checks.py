@@ -24,7 +24,8 @@ def check_length_penalty(strategy: str, length_penalty: float, longest: float, l
     check_number(strategy, "length_penalty", length_penalty, low=low)
     most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else math.inf
     if abs(length_penalty) > most:
-        rule = f"be in [{max(-most, low):.3g}, {most:.3g}] with that many new tokens"
+        shown = math.floor(most * 10) / 10  # nothing that is refused lies within it
+        rule = f"be in [{max(-shown, low):g}, {shown:g}] with that many new tokens"
         remedy = f"No sum may be divided by more than {LARGEST_POWER:g}, or multiplied."
         refuse(strategy, "length_penalty", rule, length_penalty, remedy)
 

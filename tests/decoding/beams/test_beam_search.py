@@ -397,6 +397,7 @@ BAD = [
     ({"softmax_smoothing": 1e39}, ValueError, r"softmax_smoothing must be a finite float32 above 0, got 1e\+39"),
     ({"softmax_smoothing": 1e39, "return_scores": True}, ValueError, "softmax_smoothing must be a finite float32"),
     ({"length_penalty": 19.0, "max_new_tokens": 12}, ValueError, r"length_penalty must be in \[-18.5, 18.5\] with"),
+    ({"length_penalty": 23.7, "max_new_tokens": 7}, ValueError, r"length_penalty must be in \[-23.6, 23.6\] with"),
     (
         {"length_penalty": -45.0, "max_new_tokens": 12, "finished": "in_beam"},
         ValueError,
