@@ -1,10 +1,16 @@
-"""What sample_rows takes and refuses: rows, strides, nothing at all, bad arguments, and torch's own checks."""
+"""What sample_rows takes and refuses: rows, strides, nothing at all, bad arguments, and torch's own checks.
+
+And what the sampling layer's operators refuse of any tensor.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from native_rows import DTYPES, GRID, keys, lists, make_logits, sample_rows
+from row_edits import RowEdits, arguments_of
 from row_reference import Request
 
 
@@ -117,3 +123,64 @@ def test_operator(dtype: torch.dtype) -> None:
     rows = torch.arange(count).flip(0)
     for arguments in ((logits, None), (logits, rows), (logits.t().contiguous().t(), rows)):
         torch.library.opcheck(operator, (*arguments, *lists(requests).values(), *keys(count).values()))
+
+
+ONES, IDS, LOGITS = torch.ones(4), torch.arange(4), make_logits(4, 40, torch.float32)
+FILTERS = lists([Request(1.0, 2, 0.9, 0.1)] * 4)
+EDITS = arguments_of([RowEdits({3: 1.0}, [5], {5: 3}, mask=LOGITS[0] < 9, bitmask=LOGITS[0] < 9)] * 4, 40)
+EDITS["ranges"] = torch.zeros(7, 4)
+ROWS = {"logits": LOGITS, "rows": IDS}
+REQUESTS = FILTERS | keys(4) | EDITS
+CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
+DRAFTS = {"draft_ids": IDS[:2], "ends": torch.tensor([2, 4]), "parents": torch.tensor([-1, 0, -1, 0])}
+PROPOSALS = {"rule": 1, "draft_probabilities": torch.ones(2, 3), "draft_candidates": IDS[:3].repeat(2, 1)}
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    ("exponential_noise", keys(4) | {"lanes": 8}),
+    ("sample_rows", ROWS | REQUESTS),
+    ("sample_kept_rows", ROWS | {"is_wanted": ONES > 0, "near": ONES} | REQUESTS),
+    ("sample_ranked_rows", {"logits": LOGITS, "asking": IDS, "count": 2, "is_normalised": True} | REQUESTS),
+    ("verify_drafts", {"logits": LOGITS} | REQUESTS | DRAFTS),
+    ("verify_drafts", {"logits": LOGITS, "draft_ids": IDS[:2], "ends": DRAFTS["ends"]} | REQUESTS | PROPOSALS),
+    ("filter_probabilities", {"logits": LOGITS} | FILTERS),
+    ("filter_logits", {"logits": LOGITS} | FILTERS | EDITS),
+    ("value_ranges", {"logits": LOGITS, "temperature": ONES, "ranges": EDITS["ranges"]}),
+    ("best_tokens", {"logits": LOGITS, "count": 1}),
+    ("row_logprobs", ROWS | {"token_ids": IDS, "count": 1}),
+    ("first_of_rows", ROWS | {"count": 1}),
+    ("shard_histogram", ROWS | {"maximum": ONES, "counts": ONES > 0, "prefix": IDS, "digit": 0}),
+    ("chunk_sums", ROWS),
+    ("log_of_sums", {"maxima": ONES[None], "sums": ONES[None].double(), "distances": ONES[None]}),
+    ("count_above", ROWS | {"bounds": ONES}),
+    ("shard_leads", ROWS | {"first_id": 0, "temperature": ONES, "min_p": ONES, "maximum": ONES} | keys(4) | CUTS),
+]
+LEADING = ("logits", "rows", "asking", "ends", "addend_ids", "penalty_ids", "masks", "bitmask", "draft_candidates")
+"""Whose sizes decide those of others, which are refused then."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "good", "name"),
+    [
+        pytest.param(operator, good, name, id=f"{operator}-{number}-{name}")
+        for number, (operator, good) in enumerate(GOOD)
+        for name, value in good.items()
+        if isinstance(value, torch.Tensor)
+    ],
+)
+def test_every_tensor_has_its_dtype_its_shape_and_its_device(operator: str, good: dict[str, Any], name: str) -> None:
+    def says(error: type[Exception], rule: str, bad: torch.Tensor) -> None:
+        with pytest.raises(error, match=f"^{operator}: {name} must {rule}"):
+            getattr(torch.ops.ascend_sample, operator)(**good | {name: bad})
+
+    getattr(torch.ops.ascend_sample, operator)(**good)
+    value = good[name]
+    says(TypeError, "be .*, got ComplexFloat", value.to(torch.complex64))
+    for other in (value[None], value[0]):
+        says(ValueError, r"have (the )?shape \[", other)
+    if (operator, name) in (("exponential_noise", "seed"), ("log_of_sums", "maxima")) or name == "logits":
+        return
+    says(ValueError, "be on the device of ", value.to("meta"))
+    if name not in LEADING:
+        for dimension in range(value.dim()):
+            for size in (value.shape[dimension] - 1, value.shape[dimension] + 1):
+                positions = torch.arange(size).clamp(max=value.shape[dimension] - 1)
+                says(ValueError, "have ", value.index_select(dimension, positions))
