@@ -103,6 +103,11 @@ def main() -> None:
     if "--continuous-batching" in sys.argv:
         remedy = "Leave it out, or start `transformers serve`, which draws as transformers does."
         refuse(NAME, "--continuous-batching", "be off: that is another loop with draws of its own", "on", remedy)
+    try:
+        import fastapi  # noqa: F401  which stands for all that the extra has
+    except ImportError:
+        remedy = "Install it: pip install 'transformers[serving]'"
+        raise SystemExit(f"{NAME}: transformers' extra serving must be installed, but is not. {remedy}") from None
     from transformers.cli.serving.utils import BaseHandler
     from transformers.cli.transformers import app
 

@@ -133,6 +133,13 @@ def test_a_request_hands_its_seed_to_its_config_alone(monkeypatch: pytest.Monkey
         assert "seed must" in message
 
 
+def test_the_extra_that_it_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setattr("sys.argv", ["server", "--help"])
+    with pytest.raises(SystemExit, match=r"must be installed.*Install it: pip install 'transformers\[serving\]'"):
+        main()
+
+
 def test_continuous_batching_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["server", "model", "--continuous-batching"])
     with pytest.raises(ValueError, match="--continuous-batching must be off"):
