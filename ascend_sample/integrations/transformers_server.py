@@ -105,7 +105,7 @@ def main() -> None:
         refuse(NAME, "--continuous-batching", "be off: that is another loop with draws of its own", "on", remedy)
     try:
         import fastapi  # noqa: F401  which stands for all that the extra has
-    except ImportError:
+    except ModuleNotFoundError:
         remedy = "Install it: pip install 'transformers[serving]'"
         raise SystemExit(f"{NAME}: transformers' extra serving must be installed, but is not. {remedy}") from None
     from transformers.cli.serving.utils import BaseHandler
