@@ -23,7 +23,7 @@ from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, StaticStep
-from ascend_sample.sampling.routes import LARGEST_FUSED_K
+from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 DEFAULT_FILE: Final = Path("ascend_sample_report.md")
 DEFAULT_ROWS: Final = 20_000

@@ -169,7 +169,7 @@ void check_purpose(const char* op, int64_t purpose, const char* name) {
   constexpr int64_t kPurposes = int64_t{1} << 32;
   TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op, ": ", name,
                     " must be between 0 and 2^32 - 1, got ", purpose,
-                    ". Use a member of ascend_sample.sampling.noise.Purpose.");
+                    ". Use a member of ascend_sample.sampling.draws.noise.Purpose.");
 }
 
 c10::SymInt count_rows(const char* op, const at::Tensor& logits,

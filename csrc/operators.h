@@ -183,7 +183,7 @@ struct SampleKeptRowsArguments {
                              at::Tensor>;
   void check() const;
   // No allocate_outputs(): how much is kept depends on the logits. The fake kernel is in Python,
-  // which has symbols for such sizes (sampling/kept.py).
+  // which has symbols for such sizes (sampling/step/kept.py).
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;

@@ -13,10 +13,10 @@ from torch import Tensor
 from ascend_sample.decoding.model import StepOutput, entered
 from ascend_sample.decoding.places import Places
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, exponential_noise
-from ascend_sample.sampling.distribution import Distributions
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.serving import Placement, place_groups, serve, serve_with_noise
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.step.distribution import Distributions
+from ascend_sample.sampling.step.serving import Placement, place_groups, serve, serve_with_noise
 
 
 class RowSampling:

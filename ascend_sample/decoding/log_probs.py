@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.places import at_tokens
-from ascend_sample.sampling.best_tokens import are_known_to_be_finite, without_nan
+from ascend_sample.sampling.draws.best_tokens import are_known_to_be_finite, without_nan
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.rows.table import to_device
 
 PIECE: Final = torch.int32
 """What all is cut into, so that one tensor holds it."""

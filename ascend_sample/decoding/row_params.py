@@ -9,8 +9,8 @@ import torch
 from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.request import Request
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.fields import Stage
-from ascend_sample.sampling.params import fields_of
+from ascend_sample.sampling.requests.fields import Stage
+from ascend_sample.sampling.requests.params import fields_of
 
 
 def checked_params(

@@ -16,7 +16,7 @@ from ascend_sample._errors import refuse, refuse_result
 from ascend_sample.decoding.checks import name_of
 from ascend_sample.decoding.model import DraftReader, StepModel, StepOutput, checked, entered
 from ascend_sample.decoding.request import Request, StoppingCriterion
-from ascend_sample.sampling.best_tokens import without_nan
+from ascend_sample.sampling.draws.best_tokens import without_nan
 
 NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
 """Modules that stand between a warning and the line that called a strategy; the second is `torch.no_grad`'s."""

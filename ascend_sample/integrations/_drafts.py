@@ -7,8 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ascend_sample.integrations._rows import distributions_of, to_device
-from ascend_sample.sampling.distribution import filter_logits
-from ascend_sample.sampling.draft_judging import (
+from ascend_sample.sampling.drafts.judging import (
     Judgement,
     JudgingNoise,
     Proposals,
@@ -18,10 +17,11 @@ from ascend_sample.sampling.draft_judging import (
     never_empty,
     noise_position,
 )
-from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
-from ascend_sample.sampling.noise import Purpose, exponential_noise
-from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
+from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
+from ascend_sample.sampling.draws.placed_noise import DrawKeys, KnownNoise
+from ascend_sample.sampling.rows.parameters import Facts
+from ascend_sample.sampling.step.distribution import filter_logits
 
 
 class DrawnDrafts(NamedTuple):

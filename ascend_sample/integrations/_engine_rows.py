@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts
 
 WORD: Final = 2**64
 

@@ -11,10 +11,10 @@ import torch
 from torch import Generator, Tensor
 
 from ascend_sample.integrations._late_counts import LateCounts
-from ascend_sample.sampling.draft_places import ChainLayout
-from ascend_sample.sampling.row_parameters import Facts
-from ascend_sample.sampling.row_table import to_device
-from ascend_sample.sampling.seeds import random_seeds, seed_bits
+from ascend_sample.sampling.drafts.places import ChainLayout
+from ascend_sample.sampling.requests.seeds import random_seeds, seed_bits
+from ascend_sample.sampling.rows.parameters import Facts
+from ascend_sample.sampling.rows.table import to_device
 
 OFFSET_OF_A_DRAW: Final = 4
 """By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts
 
 
 class _Noted(NamedTuple):

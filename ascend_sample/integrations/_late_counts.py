@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.table import to_device
 
 
 class _Added(NamedTuple):

@@ -10,15 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import KeptSets, row_table
-from ascend_sample.sampling.distribution import Distributions, filter_logits, kept_logits
+from ascend_sample.sampling import KeptSets
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.functional import placement_for_tokens, sample_with, tokens_with
-from ascend_sample.sampling.kept import KeptRows
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.params import DISTRIBUTION
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_parameters import DTYPES, Facts, RowParameters, check_logits
-from ascend_sample.sampling.serving import Placement, serve, serve_without_status
+from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.rows import table
+from ascend_sample.sampling.rows.parameters import DTYPES, Facts, RowParameters, check_logits
+from ascend_sample.sampling.step.distribution import Distributions, filter_logits, kept_logits
+from ascend_sample.sampling.step.kept import KeptRows
+from ascend_sample.sampling.step.serving import Placement, serve, serve_without_status
 
 
 def draw(
@@ -188,5 +189,5 @@ def distributions_of(logits: Tensor, facts: Facts | None, top_k: Tensor | None, 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Returns the tensor on the device, without waiting for it."""
     if tensor.device.type == "cpu" and device.type != "cpu":
-        return row_table.to_device(tensor.numpy(), device)
+        return table.to_device(tensor.numpy(), device)
     return tensor.to(device, non_blocking=True)

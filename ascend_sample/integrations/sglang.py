@@ -20,9 +20,10 @@ from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
-from ascend_sample.sampling import KeptSets, routes
-from ascend_sample.sampling.row_parameters import COLUMNS, Facts
-from ascend_sample.sampling.seeds import random_seeds
+from ascend_sample.sampling import KeptSets
+from ascend_sample.sampling.requests.seeds import random_seeds
+from ascend_sample.sampling.rows.parameters import COLUMNS, Facts
+from ascend_sample.sampling.step import routes
 
 TESTED_VERSIONS: Final = ("0.5.21", "0.5.22", "0.5.23")
 BACKEND: Final = "ascend_sample"

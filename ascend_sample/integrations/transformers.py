@@ -25,9 +25,9 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling._checks import SMALLEST_POSITIVE
-from ascend_sample.sampling.params import DISTRIBUTION
-from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
+from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
+from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.requests.seeds import derived_seeds, random_seeds, seed_bits
 
 if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer

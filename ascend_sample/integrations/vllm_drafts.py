@@ -24,9 +24,9 @@ from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._vllm_metadata import MIN_TOKENS, SMALLEST_TEMPERATURE, is_vllms
 from ascend_sample.integrations.vllm_served import draws_here
-from ascend_sample.sampling.draft_judging import Proposals
-from ascend_sample.sampling.draft_places import ChainLayout
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.drafts.judging import Proposals
+from ascend_sample.sampling.drafts.places import ChainLayout
+from ascend_sample.sampling.rows.table import to_device
 
 ASCEND_BLOCK_LENGTH: Final = 3
 """vllm_ascend's block rule needs so many drafts."""

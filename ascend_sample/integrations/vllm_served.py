@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Generator, Tensor
 
 from ascend_sample.integrations._rows import draw
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts
 
 
 def draws_here(sampler: Any) -> bool:

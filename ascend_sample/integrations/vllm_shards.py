@@ -28,7 +28,7 @@ from ascend_sample.integrations._late_tensors import LateGather, source_of, whol
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited, names_ids
 from ascend_sample.sampling import Sampler
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts
 from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
 
 SWITCH: Final = "ASCEND_SAMPLE_VLLM_SHARDS"

@@ -21,9 +21,9 @@ from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities
 from ascend_sample.integrations._left_alone import DRAWING, say_left
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import draw, filtered
-from ascend_sample.sampling.draft_judging import Proposals
-from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.drafts.judging import Proposals
+from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
+from ascend_sample.sampling.rows.parameters import Facts
 
 
 def custom_sampler(sampler: Any) -> tuple[Any, Any]:

@@ -5,20 +5,20 @@
 """
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.distribution import filter_logits
+from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
+from ascend_sample.sampling.edits.stops import Ended
 from ascend_sample.sampling.functional import sample_rows
-from ascend_sample.sampling.kept import KeptSets
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
-from ascend_sample.sampling.noise import Purpose, exponential_noise
-from ascend_sample.sampling.output import RowRoute, SamplerOutput
-from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.routes import SamplingRoute
-from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
+from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.rows.parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.scoring import Scores, score
-from ascend_sample.sampling.static_step import StaticStep
-from ascend_sample.sampling.static_verify import StaticVerification
-from ascend_sample.sampling.stops import Ended
+from ascend_sample.sampling.static.step import StaticStep
+from ascend_sample.sampling.static.verify import StaticVerification
+from ascend_sample.sampling.step.distribution import filter_logits
+from ascend_sample.sampling.step.kept import KeptSets
+from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode
+from ascend_sample.sampling.step.output import RowRoute, SamplerOutput
+from ascend_sample.sampling.step.routes import SamplingRoute
 from ascend_sample.sampling.verify import VerifiedDrafts, verify_drafts
 
 __all__ = [

@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
-from ascend_sample.sampling import _arguments
-from ascend_sample.sampling._arguments import TokenIds
-from ascend_sample.sampling._checks import LARGEST_COUNT
-from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.edits import Known, RowEdits
-from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
-from ascend_sample.sampling.plan import ProcessedRows
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.edits.plan import ProcessedRows
+from ascend_sample.sampling.edits.row_edits import Known, RowEdits
+from ascend_sample.sampling.edits.state_slots import DrawStates
+from ascend_sample.sampling.edits.stops import Ended
+from ascend_sample.sampling.edits.value_ranges import keeps_range
 from ascend_sample.sampling.plans import Plans
-from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
-from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable
-from ascend_sample.sampling.seeds import random_seeds
-from ascend_sample.sampling.state_slots import DrawStates
-from ascend_sample.sampling.stops import Ended
-from ascend_sample.sampling.value_ranges import keeps_range
+from ascend_sample.sampling.requests.checks import LARGEST_COUNT
+from ascend_sample.sampling.requests.params import DISTRIBUTION, FIELDS, SamplingParams
+from ascend_sample.sampling.requests.seeds import random_seeds
+from ascend_sample.sampling.rows import arguments
+from ascend_sample.sampling.rows.arguments import TokenIds
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.parameters import TENSORS, RowParameters
+from ascend_sample.sampling.rows.table import NO_SLOT, DeviceColumn, HostMirrors, RowTable
 
 LARGEST_POSITION: Final = 2**62
 """Behind it there is room for as many tokens more."""
@@ -85,9 +85,9 @@ class SamplingBatch:
         capacity: int = 16,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.vocab_size = _arguments.to_integer(vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE)
-        capacity = _arguments.to_integer(capacity, "capacity", 1, LARGEST_COUNT)
-        _arguments.check_generator(generator)
+        self.vocab_size = arguments.to_integer(vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE)
+        capacity = arguments.to_integer(capacity, "capacity", 1, LARGEST_COUNT)
+        arguments.check_generator(generator)
         self.device = torch.empty(0, device=device, dtype=torch.float32).device  # with its index, as tensors name it
         self.version = 0
         self.plans = Plans()
@@ -177,17 +177,17 @@ class SamplingBatch:
             TypeError: an argument has the wrong type.
             ValueError: the arguments have different lengths, or as for `add`; the batch has not changed then.
         """
-        count = _arguments.length_of("params", params, "Use add() for one request.")
-        prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
-        outputs = _arguments.as_many("output_ids", output_ids, count, ())
-        places = _arguments.as_many("positions", positions, count, None)
+        count = arguments.length_of("params", params, "Use add() for one request.")
+        prompts = arguments.as_many("prompt_ids", prompt_ids, count, ())
+        outputs = arguments.as_many("output_ids", output_ids, count, ())
+        places = arguments.as_many("positions", positions, count, None)
         known = [Known.of(*request, self.vocab_size) for request in zip(params, prompts, outputs, strict=True)]
         lengths = [
-            [_arguments.length_of(name, given, "Give vocabulary ids.") for given in lists]
+            [arguments.length_of(name, given, "Give vocabulary ids.") for given in lists]
             for name, lists in (("prompt_ids", prompts), ("output_ids", outputs))
         ]
         position = [
-            sum(length) if place is None else _arguments.to_integer(place, "position", 0, LARGEST_POSITION)
+            sum(length) if place is None else arguments.to_integer(place, "position", 0, LARGEST_POSITION)
             for *length, place in zip(*lengths, places, strict=True)
         ]
         if not count:
@@ -216,7 +216,7 @@ class SamplingBatch:
         Raises:
             IndexError: there is no such row.
         """
-        row = _arguments.to_row(row, len(self))
+        row = arguments.to_row(row, len(self))
         last = len(self) - 1
         processed = bool(self.host.is_processed[[row, last]].any())
         self._edits.release(row)
@@ -232,7 +232,7 @@ class SamplingBatch:
         Raises:
             IndexError: there is no such row.
         """
-        first, second = _arguments.to_row(first, len(self)), _arguments.to_row(second, len(self))
+        first, second = arguments.to_row(first, len(self)), arguments.to_row(second, len(self))
         if first != second:
             self._permute(numpy.array([first, second]), numpy.array([second, first]))
 
@@ -242,7 +242,7 @@ class SamplingBatch:
         Raises:
             ValueError: it is no permutation of the rows.
         """
-        source = _arguments.to_permutation(permutation, len(self))
+        source = arguments.to_permutation(permutation, len(self))
         moved = numpy.flatnonzero(source != numpy.arange(len(self)))
         if len(moved):
             self._permute(moved, source[moved])
@@ -263,9 +263,9 @@ class SamplingBatch:
             ValueError: an argument has the wrong shape or device, or a graph is captured there.
             IndexError: there is no such row.
         """
-        host_rows = None if rows is None else _arguments.to_rows(rows, len(self))
+        host_rows = None if rows is None else arguments.to_rows(rows, len(self))
         count = len(self) if host_rows is None else len(host_rows)
-        _arguments.check_token_ids(token_ids, count, self.device)
+        arguments.check_token_ids(token_ids, count, self.device)
         if host_rows is None:
             self.advance(token_ids, are_ids=False)
         elif count:
@@ -334,7 +334,7 @@ class SamplingBatch:
             TypeError: the logits are no tensor of floats.
             ValueError: they have the wrong shape or device, or a graph is captured there.
         """
-        _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
+        arguments.check_logits(logits, len(self), self.vocab_size, self.device)
         whole, plan = self.edited(logits), self._edits.plan
         if whole is None or plan is None:
             return None

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.device_routes import AnyRows, FusedV2, Rows
-from ascend_sample.sampling.kept import KeptOfStep
-from ascend_sample.sampling.noise import Purpose, check_purpose
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
-from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
+from ascend_sample.sampling.draws.noise import Purpose, check_purpose
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits
+from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Rows
+from ascend_sample.sampling.step.kept import KeptOfStep
+from ascend_sample.sampling.step.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
 
 NAME: Final = "sample_rows"
 

@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
-from ascend_sample.sampling import routes
-from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
-from ascend_sample.sampling.distribution import Distributions
-from ascend_sample.sampling.draft_places import DraftPlaces
-from ascend_sample.sampling.draw_states import RememberingRows, StepOfBatch
-from ascend_sample.sampling.edits import edits_of_rows
-from ascend_sample.sampling.host_copy import HostCopy
-from ascend_sample.sampling.kept import KeptOfStep, KeptRows
-from ascend_sample.sampling.leftover import Leftover, RankedRows
-from ascend_sample.sampling.logprobs import (
+from ascend_sample.sampling.drafts.places import DraftPlaces
+from ascend_sample.sampling.draws.leftover import Leftover, RankedRows
+from ascend_sample.sampling.draws.noise import Purpose, check_purpose
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.rows.host_copy import HostCopy
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.parameters import RowsOutput, check_logits, check_uncaptured
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.distribution import Distributions
+from ascend_sample.sampling.step.draw_states import RememberingRows, StepOfBatch
+from ascend_sample.sampling.step.kept import KeptOfStep, KeptRows
+from ascend_sample.sampling.step.logprobs import (
     Logprobs,
     LogprobsMode,
     asking_of,
@@ -29,14 +33,10 @@ from ascend_sample.sampling.logprobs import (
     logprobs_of_leftover,
     processed_logprobs,
 )
-from ascend_sample.sampling.noise import Purpose, check_purpose
-from ascend_sample.sampling.output import RowRoute, SamplerOutput
-from ascend_sample.sampling.params import DISTRIBUTION
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.routes import RULES
-from ascend_sample.sampling.row_parameters import RowsOutput, check_logits, check_uncaptured
-from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
-from ascend_sample.sampling.step_plan import StepPlan
+from ascend_sample.sampling.step.output import RowRoute, SamplerOutput
+from ascend_sample.sampling.step.routes import RULES
+from ascend_sample.sampling.step.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
+from ascend_sample.sampling.step.step_plan import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps

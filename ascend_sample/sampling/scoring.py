@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse, refuse_type
-from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.best_tokens import CHUNK, below, divide
-from ascend_sample.sampling.logprobs import AskingRows, LogprobsMode, gather_logprobs
-from ascend_sample.sampling.row_parameters import check_logits
+from ascend_sample.sampling.draws.best_tokens import CHUNK, below, divide
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.parameters import check_logits
+from ascend_sample.sampling.step.logprobs import AskingRows, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_scores import SplitScores
 

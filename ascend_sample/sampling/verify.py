@@ -8,31 +8,30 @@ import numpy
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import refuse
-from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample._errors import check_instance, refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
-from ascend_sample.sampling.draft_arguments import (
+from ascend_sample.sampling.drafts.arguments import (
     NAME,
     RULES,
     Counts,
     Rule,
-    check_owners,
     check_places,
     check_proposals,
     check_split,
     checked_counts,
     checked_parents,
 )
-from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
-from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, PlacesLayout
-from ascend_sample.sampling.draft_trees import Followed, TreeLayout
-from ascend_sample.sampling.logprobs import Logprobs
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import RowStatus
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.drafts.judging import Proposals, judge, target_probabilities
+from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, PlacesLayout
+from ascend_sample.sampling.drafts.trees import Followed, TreeLayout
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.parameters import RowStatus
+from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.sampler import Sampler
-from ascend_sample.sampling.step_plan import StepPlan
+from ascend_sample.sampling.step.logprobs import Logprobs
+from ascend_sample.sampling.step.step_plan import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 MOST_KEPT: Final = 16
@@ -164,12 +163,16 @@ def verify_drafts(
         (tensor([[1, 0]]), tensor([[0, 2]]))
 
     Source: docs/drafts.md; Daliri et al., "Coupling without Communication and
-        Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
+        Drafter-Invariant Speculative Decoding", 2024; for the other rules `reference/drafts.py` names theirs.
     """
     sampler = PLAIN if sampler is None else sampler
-    check_owners(batch, sampler)
+    check_instance(NAME, "batch", batch, SamplingBatch, "Give the requests' own.")
+    check_instance(NAME, "sampler", sampler, Sampler, "None is Sampler().")
+    if sampler.host:
+        remedy = "Move the logits to the CPU, where the batch is."
+        refuse(NAME, "sampler", "have host=False", "True", remedy)
     of_requests = checked_counts("counts", counts, len(batch))
-    check_places(logits, draft_ids, batch, of_requests, sampler)
+    check_places(logits, draft_ids, batch, of_requests, sampler.width_for(NAME, batch))
     check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
     if not sampler.is_split:  # a rank alone may have padding
         logits = logits[:, : batch.vocab_size]

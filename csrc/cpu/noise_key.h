@@ -5,7 +5,7 @@
 
 namespace ascend_sample::cpu {
 
-/// What a row's noise is a function of, besides the lane: ascend_sample/sampling/noise.py.
+/// What a row's noise is a function of, besides the lane: ascend_sample/sampling/draws/noise.py.
 struct NoiseKey {
   int64_t seed;
   int64_t position;

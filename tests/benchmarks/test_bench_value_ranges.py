@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.value_ranges import keeps_range
+from ascend_sample.sampling.edits.value_ranges import keeps_range
 from benchmarks import kept_sets, step_rows
 from benchmarks import value_ranges as bench
 from benchmarks.step_rows import READ

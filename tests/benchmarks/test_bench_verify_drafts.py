@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample.sampling.draft_reference import chances
+from ascend_sample.sampling.reference.drafts import chances
 from benchmarks import rejection_peer, step_rows
 from benchmarks import verify_drafts as bench
 from benchmarks.rejection_peer import Requests

@@ -11,7 +11,7 @@ import torch
 
 from ascend_sample.reference import top_k_top_p_sample_trace
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")

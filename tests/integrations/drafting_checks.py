@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ascend_sample.integrations import _drafts, vllm_drafts
 from ascend_sample.integrations._generators import SeedSource
-from ascend_sample.sampling.draft_judging import Judgement
+from ascend_sample.sampling.drafts.judging import Judgement
 from tests.integrations import drafting_engine
 from tests.integrations.drafting_engine import (
     AT_LEAST,

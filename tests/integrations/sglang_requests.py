@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ascend_sample.integrations.sglang import TESTED_VERSIONS
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.dialects import DIALECTS
+from ascend_sample.sampling.requests.dialects import DIALECTS
 
 VOCAB_SIZE, END = 9, 2
 ASKED: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from ascend_sample.integrations import _host_values
 from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations.vllm import TopKTopPSampler
-from ascend_sample.sampling.row_parameters import Facts, RowParameters
+from ascend_sample.sampling.rows.parameters import Facts, RowParameters
 
 VOCAB_SIZE = 2000
 ROOM = 8

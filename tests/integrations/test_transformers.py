@@ -27,7 +27,7 @@ from transformers.generation.streamers import BaseStreamer
 from ascend_sample import hostcann
 from ascend_sample.integrations import _rows
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor, fused_sampling, split_warpers
-from ascend_sample.sampling import seeds
+from ascend_sample.sampling.requests import seeds
 
 VOCAB_SIZE = 48
 PAD = 0

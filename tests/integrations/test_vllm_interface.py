@@ -21,7 +21,7 @@ from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations._generators import CountedGenerator, SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.integrations.vllm_served import Served, WorkerExtension, served
-from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.rows.parameters import RowParameters
 from tests.integrations.vllm_stand_ins import DeviceGenerator
 
 ROWS, COLUMNS = 6, 40

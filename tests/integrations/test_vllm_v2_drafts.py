@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.integrations import _drafts, vllm_v2
-from ascend_sample.sampling.draft_judging import Judgement
+from ascend_sample.sampling.drafts.judging import Judgement
 from tests.integrations import drafting_engine
 from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, chi_square, target
 from tests.integrations.drafting_engine import LENGTH, PLAIN, VOCAB_SIZE, Request, model, requests

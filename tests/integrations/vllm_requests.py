@@ -13,7 +13,7 @@ from openai.types import chat, completion_create_params
 
 from ascend_sample.integrations.vllm import TESTED_VERSIONS
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.dialects import DIALECTS
+from ascend_sample.sampling.requests.dialects import DIALECTS
 
 ASKED: list[dict[str, Any]] = [
     {},

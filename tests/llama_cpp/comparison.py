@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import keep_range, kept_ids
+from ascend_sample.sampling.reference.distribution import keep_range, kept_ids
 from tests.sampling.oracle import near_entropy
 
 Floats = npt.NDArray[np.float64]

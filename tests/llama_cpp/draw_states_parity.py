@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, state_reference
-from ascend_sample.sampling.reference import target_distribution
-from ascend_sample.sampling.state_reference import adapted, adapted_target, moved_average, moved_bound, with_bound
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.reference import states as state_reference
+from ascend_sample.sampling.reference.distribution import target_distribution
+from ascend_sample.sampling.reference.states import adapted, adapted_target, moved_average, moved_bound, with_bound
 from tests.decoding.planting import planted
 from tests.llama_cpp.comparison import Tally, kept_by_reference, nearness, reason_of
 from tests.llama_cpp.samplers import OFF, Chain, server_chain

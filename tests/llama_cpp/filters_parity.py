@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, reference
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.reference import distribution as reference
 from tests.decoding.planting import planted
 from tests.llama_cpp.comparison import EQUAL, Tally, kept_by_reference, reason_of
 from tests.llama_cpp.samplers import OFF, server_chain

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, reference
-from ascend_sample.sampling.reference import process_row
+from ascend_sample.sampling import SamplingBatch, SamplingParams
+from ascend_sample.sampling.reference import distribution as reference
+from ascend_sample.sampling.reference.distribution import process_row
 from tests.decoding.planting import planted
 from tests.llama_cpp.samplers import Chain, dry, penalties
 from tests.llama_cpp.vocabulary import FIRST, SIZE, Vocabulary

@@ -20,7 +20,7 @@ from matplotlib.image import imread
 import ascend_sample
 from ascend_sample import cli, sampling
 from ascend_sample.hostcann import __main__ as hostcann_cli
-from ascend_sample.sampling.routes import RULES
+from ascend_sample.sampling.step.routes import RULES
 from tests.support.user_process import run_as_user, run_python_warm, skip_beside_a_real_cann
 
 PACKAGE = Path(ascend_sample.__file__).parent

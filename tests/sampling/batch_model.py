@@ -8,8 +8,8 @@ import numpy
 import torch
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import forbidden_ids, repetitions
+from ascend_sample.sampling.reference.distribution import forbidden_ids, repetitions
+from ascend_sample.sampling.requests.params import SamplingParams
 
 Float = numpy.float32
 

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from ascend_sample.sampling.dialects import DIALECTS
-from ascend_sample.sampling.dialects.dialect import Dialect, Field
+from ascend_sample.sampling.requests.dialects import DIALECTS
+from ascend_sample.sampling.requests.dialects.dialect import Dialect, Field
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "requests.md"
 BEGIN: Final = "<!-- dialects: begin -->"

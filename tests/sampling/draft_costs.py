@@ -11,8 +11,8 @@ from step_costs import BUDGETS, DTYPES, MOST_COPIES, PENALTIES
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.params import DEFAULTS
-from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.requests.params import DEFAULTS
 
 DRAFTS = 4
 OF_PENALTIES_BY_PLACE = 7

@@ -12,7 +12,7 @@ from run_rows import random_range
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.edits.processing import words_of
 
 Text = list[int]
 Drafter = Callable[[random.Random, Text, Text, int, int], Text]

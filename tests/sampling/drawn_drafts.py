@@ -11,9 +11,9 @@ from oracle import excludes
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
-from ascend_sample.sampling.draft_reference import chances, count_accepted, point_mass, rest_after
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.reference.distribution import target_distribution
+from ascend_sample.sampling.reference.drafts import chances, count_accepted, point_mass, rest_after
 
 KINDS = ("dense", "sparse", "certain")
 UNSURE = 1e-4

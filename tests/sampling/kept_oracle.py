@@ -10,7 +10,7 @@ import numpy.typing as npt
 from oracle import excludes, near_ranges, near_sets
 
 from ascend_sample.sampling import KeptSets, SamplingParams
-from ascend_sample.sampling.reference import keep_range, kept_ids, process_row
+from ascend_sample.sampling.reference.distribution import keep_range, kept_ids, process_row
 
 EXACT = 1e-6
 """How far a log-probability may be from float64's, beside what rounding the number itself to float32 does."""

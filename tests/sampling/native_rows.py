@@ -10,7 +10,7 @@ import torch
 from row_reference import Request
 from torch import Tensor
 
-from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.draws.noise import Purpose
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TEMPERATURES = (0.0, 0.3, 1.0, 1.7)

@@ -8,10 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ascend_sample.sampling.noise import Purpose, exponential_noise
-from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import MOST_RANKED, drawn_id, is_ranked, keep_range, kept_ids, process_row
-from ascend_sample.sampling.segmented import SEGMENT, lanes_of
+from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
+from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of
+from ascend_sample.sampling.reference.distribution import (
+    MOST_RANKED,
+    drawn_id,
+    is_ranked,
+    keep_range,
+    kept_ids,
+    process_row,
+)
+from ascend_sample.sampling.requests.params import SamplingParams
 
 NEAR_TIE = 1e-5  # relative: docs/semantics.md, section 7
 NEAR_BOUNDARY = 2e-5

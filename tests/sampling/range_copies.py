@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, value_ranges
-from ascend_sample.sampling.value_ranges import RangeNumbers
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.edits.row_edits import value_ranges
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 
 def check_drawn_as_from_a_copy(logits: Tensor, params: list[SamplingParams]) -> None:

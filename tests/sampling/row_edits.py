@@ -1,4 +1,4 @@
-"""Edits of rows for sample_rows, and the same by whole rows, as ascend_sample.sampling.processing has it."""
+"""Edits of rows for sample_rows, and the same by whole rows, as ascend_sample.sampling.edits.processing has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.processing import MASKED, add_bias, apply_penalties
+from ascend_sample.sampling.edits.processing import MASKED, add_bias, apply_penalties
 
 SPARE_SLOTS = 2  # of no row: what they hold is never looked at
 FAMILIES = {

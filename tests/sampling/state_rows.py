@@ -13,9 +13,9 @@ from oracle import signed
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
-from ascend_sample.sampling.draw_states import StepStates
-from ascend_sample.sampling.segmented import SEGMENT, lanes_of, segments_of
-from ascend_sample.sampling.state_reference import adapted, adapted_target, moved_average, moved_bound, with_bound
+from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of, segments_of
+from ascend_sample.sampling.reference.states import adapted, adapted_target, moved_average, moved_bound, with_bound
+from ascend_sample.sampling.step.draw_states import StepStates
 
 EXACT = 2e-5
 """How far a state may be from float64's: surprises of some 20 bits in float32, and what edits round."""

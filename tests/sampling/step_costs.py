@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.edits.processing import words_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 VOCAB_SIZES = (32000, 151936)

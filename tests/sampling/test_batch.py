@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.edits.slots import addend_of
+from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.sampler import Sampler
-from ascend_sample.sampling.slots import addend_of
 
 INF = math.inf
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.requests.params import SamplingParams
 
 
 def example(device: str = "cpu") -> SamplingBatch:

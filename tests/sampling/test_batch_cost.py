@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
-from ascend_sample.sampling import Sampler, plan, row_table, slots
+from ascend_sample.sampling import Sampler
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.edits import plan, slots
+from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.rows import table as row_table
 
 ENTRY = 8 + 4
 """An id, and what is added to its logit."""

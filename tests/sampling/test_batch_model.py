@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.requests.params import SamplingParams
 
 VOCAB_SIZE = 7
 ALWAYS_ALLOWED = 6

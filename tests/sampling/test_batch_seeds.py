@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.requests.params import SamplingParams
 
 
 def test_rows_without_a_seed_get_theirs_from_the_generator(device: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import best_tokens
-from ascend_sample.sampling.best_tokens import best_entries
+from ascend_sample.sampling.draws import best_tokens
+from ascend_sample.sampling.draws.best_tokens import best_entries
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import (
-    LogprobsMode,
-    RowStatus,
-    Sampler,
-    SamplerOutput,
-    SamplingBatch,
-    SamplingParams,
-)
+from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplerOutput, SamplingBatch, SamplingParams
 
 VOCAB_SIZE = 1000
 """No multiple of 32: the last word is not full."""

@@ -14,10 +14,10 @@ import pytest
 from transformers import GenerationConfig
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling._checks import SMALLEST_POSITIVE
-from ascend_sample.sampling.dialects import DIALECTS
-from ascend_sample.sampling.dialects.llama_cpp import SAMPLERS
-from ascend_sample.sampling.params import FIELDS
+from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
+from ascend_sample.sampling.requests.dialects import DIALECTS
+from ascend_sample.sampling.requests.dialects.llama_cpp import SAMPLERS
+from ascend_sample.sampling.requests.params import FIELDS
 from tests.sampling.dialect_tables import DOCUMENT, replace_tables
 
 SEED_OF_MINUS_TWO = 2**64 - 2

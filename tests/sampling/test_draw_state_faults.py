@@ -8,8 +8,8 @@ from kept_oracle import Race
 from state_rows import EXACT, acceptable_tokens, as_drawn, new_batch, requests, rows_of, states_of
 
 from ascend_sample.sampling import Sampler, SamplingParams
-from ascend_sample.sampling.reference import target_distribution
-from ascend_sample.sampling.state_reference import moved_average, moved_bound
+from ascend_sample.sampling.reference.distribution import target_distribution
+from ascend_sample.sampling.reference.states import moved_average, moved_bound
 from tests.decoding.planting import caught
 
 ALIKE = {"top_k": 20, "top_p": 0.9, "kept": True}

@@ -23,11 +23,11 @@ from ascend_sample.sampling import (
     StaticVerification,
     verify_drafts,
 )
-from ascend_sample.sampling.fields import Stage
-from ascend_sample.sampling.kept_choices import Dense
-from ascend_sample.sampling.params import fields_of
-from ascend_sample.sampling.reference import target_distribution
-from ascend_sample.sampling.state_reference import adapted, with_bound
+from ascend_sample.sampling.draws.kept_choices import Dense
+from ascend_sample.sampling.reference.distribution import target_distribution
+from ascend_sample.sampling.reference.states import adapted, with_bound
+from ascend_sample.sampling.requests.fields import Stage
+from ascend_sample.sampling.requests.params import fields_of
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 
 INF, NAN = torch.inf, torch.nan

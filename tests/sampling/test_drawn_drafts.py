@@ -13,9 +13,9 @@ from drafting import new_batch, random_params
 from drawn_drafts import KINDS, Case, arguments_of, batch_of, certain
 
 from ascend_sample.sampling import Sampler, SamplingParams, verify_drafts
-from ascend_sample.sampling.draft_arguments import Rule
-from ascend_sample.sampling.draft_reference import chances, chances_of_counts, rest_after
-from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.reference.drafts import chances, chances_of_counts, rest_after
 
 RULES: tuple[Rule, ...] = ("standard", "block")
 VOCAB_SIZE, GAMMA = 4, 3

@@ -15,9 +15,9 @@ import torch
 
 import ascend_sample
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filter_logits, sample_rows
-from ascend_sample.sampling.params import DEFAULTS, DISTRIBUTION, FIELDS
-from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
-from ascend_sample.sampling.row_table import TABLE, DeviceColumn
+from ascend_sample.sampling.requests.params import DEFAULTS, DISTRIBUTION, FIELDS
+from ascend_sample.sampling.rows.parameters import TENSORS, RowParameters
+from ascend_sample.sampling.rows.table import TABLE, DeviceColumn
 
 PACKAGE = str(Path(ascend_sample.__file__).parent)
 

@@ -13,8 +13,8 @@ from test_filter_probabilities import BAD, DTYPES, REQUESTS, SIZES, arguments, m
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filter_logits
-from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.distribution import _scaled
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.step.distribution import _scaled
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 LARGE = [

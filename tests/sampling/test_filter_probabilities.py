@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ascend_sample.sampling import SamplingBatch, filter_logits
-from ascend_sample.sampling.distribution import scaled_logits
-from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import kept_ids
+from ascend_sample.sampling.reference.distribution import kept_ids
+from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.step.distribution import scaled_logits
 
 
 @pytest.mark.parametrize("keep_ties", [False, True])

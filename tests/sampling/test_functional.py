@@ -12,12 +12,12 @@ import torch
 from oracle import Expectation, expected, signed
 from torch import Tensor
 
-from ascend_sample.sampling import routes
+from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.functional import sample_rows
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.routes import Abilities, SamplingRoute, choose_rules
-from ascend_sample.sampling.row_parameters import Facts, RowsOutput
+from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.rows.parameters import Facts, RowsOutput
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.routes import Abilities, SamplingRoute, choose_rules
 
 OFF = 2**20 + 1
 NATIVE = Abilities(native=True, fused=False, fused_v2=False)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, host_copy
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling.rows import host_copy
 
 VOCAB_SIZE, ROWS, STEPS = 700, 10, 6
 PARAMS = [

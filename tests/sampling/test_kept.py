@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.library import opcheck
 
 from ascend_sample.sampling import KeptSets, RowStatus, Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.support.code_paths import assert_same_on_all_code_paths
 from tests.support.emulation import assert_same_numbers
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams, leftover
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.draws import leftover
+from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.npu.isolation import run_isolated
 
 SHARED = [LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS]
@@ -115,6 +116,6 @@ def test_a_wrong_leftover_is_noticed(npu: str, monkeypatch: pytest.MonkeyPatch, 
             value = super().__getattribute__(name)
             return value.roll(1, 0) if isinstance(value, Tensor) and name in ("best_ids", "kept") else value
 
-    monkeypatch.setattr("ascend_sample.sampling.logprobs.Leftover", OfAnotherRow)
+    monkeypatch.setattr("ascend_sample.sampling.step.logprobs.Leftover", OfAnotherRow)
     _, wrong = sampled(logits, params, mode, npu)
     assert not torch.equal(right.token_ids, wrong.token_ids)

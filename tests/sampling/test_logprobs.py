@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams, logprobs
-from ascend_sample.sampling.best_tokens import sum_of_rows
-from ascend_sample.sampling.logprobs import AskingRows, gather_logprobs
+from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.draws.best_tokens import sum_of_rows
+from ascend_sample.sampling.step import logprobs
+from ascend_sample.sampling.step.logprobs import AskingRows, gather_logprobs
 from tests.support.emulation import assert_same_numbers
 
 GREEDY = SamplingParams(temperature=0, logprobs=3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
-from ascend_sample.sampling.value_ranges import RangeNumbers
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 from tests.decoding.planting import faults_beside, planted
 
 EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (

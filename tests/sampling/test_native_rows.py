@@ -12,7 +12,7 @@ from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits,
 from row_reference import ALL_MASKED, INF_SEEN, MOST_K, NAN_SEEN, OK, Expected, Request, sample
 from torch import Tensor
 
-from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 

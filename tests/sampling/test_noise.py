@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling.noise import Purpose, _exponential, _exponential_noise_torch, _philox, exponential_noise
+from ascend_sample.sampling.draws.noise import (
+    Purpose,
+    _exponential,
+    _exponential_noise_torch,
+    _philox,
+    exponential_noise,
+)
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 WORD = 2**32 - 1
@@ -147,7 +153,7 @@ def test_devices_agree(accelerator: str) -> None:
 
 def test_instruction_sets_agree() -> None:
     script = (
-        "import hashlib, torch; from ascend_sample.sampling.noise import exponential_noise;"
+        "import hashlib, torch; from ascend_sample.sampling.draws.noise import exponential_noise;"
         "numbers = torch.arange(-500, 500) * 1234567890123457;"
         "noise = exponential_noise(numbers, numbers.flip(0), 333);"
         "print(hashlib.sha256(noise.numpy().tobytes()).hexdigest())"

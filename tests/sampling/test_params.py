@@ -12,9 +12,9 @@ from typing import Any
 import numpy
 import pytest
 
-from ascend_sample.sampling._checks import LARGEST
-from ascend_sample.sampling.fields import to_fraction
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.requests.checks import LARGEST
+from ascend_sample.sampling.requests.fields import to_fraction
+from ascend_sample.sampling.requests.params import SamplingParams
 from tests.sampling.bad_requests import BAD_REQUESTS, CONTRADICTIONS, BadRequest
 
 

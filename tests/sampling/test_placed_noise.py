@@ -11,8 +11,9 @@ from oracle import expected
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise, placed_noise
-from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise
+from ascend_sample.sampling.draws import placed_noise
+from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from tests.support.emulation import keep_busy
 
 VOCAB_SIZE = 300

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.processing import add_bias, apply_penalties, scaled_by_sign, scaling_of
+from ascend_sample.sampling.edits.processing import add_bias, apply_penalties, scaled_by_sign, scaling_of
 
 INF, NAN = math.inf, math.nan
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-import ascend_sample.sampling.serving
+import ascend_sample.sampling.step.serving
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
-from ascend_sample.sampling.bitmask import placed_bitmask
-from ascend_sample.sampling.logprobs import LogprobsMode, processed_logits
-from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.edits.bitmask import placed_bitmask
+from ascend_sample.sampling.step.logprobs import LogprobsMode, processed_logits
 from tests.decoding.planting import faults_beside, planted
 from tests.support.code_paths import assert_same_on_all_code_paths
 
@@ -80,13 +80,13 @@ ASKING: dict[str, Callable[[int], int | None]] = {
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many logprobs each call of the operator was asked for."""
     seen: list[int] = []
-    serve = ascend_sample.sampling.serving._serve_ranked
+    serve = ascend_sample.sampling.step.serving._serve_ranked
 
     def noted(logits: Tensor, ranked: Any, *rest: Any) -> Any:
         seen.append(ranked.count)
         return serve(logits, ranked, *rest)
 
-    monkeypatch.setattr(ascend_sample.sampling.serving, "_serve_ranked", noted)
+    monkeypatch.setattr(ascend_sample.sampling.step.serving, "_serve_ranked", noted)
     return seen
 
 

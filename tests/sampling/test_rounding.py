@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRoute, routes
-from ascend_sample.sampling.routes import Abilities
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRoute
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.routes import Abilities
 
 ROWS, VOCAB_SIZE = 400, 2000
 

@@ -13,7 +13,7 @@ from oracle import expected
 from torch import Tensor
 
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, SamplingRoute
-from ascend_sample.sampling.reference import kept_ids, process_row
+from ascend_sample.sampling.reference.distribution import kept_ids, process_row
 from tests.support.emulation import nobody_waits
 
 VOCAB_SIZE = 500

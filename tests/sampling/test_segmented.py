@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import RowStatus, weights
-from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, lanes_of, segments_of, whole_segments
+from ascend_sample.sampling import RowStatus
+from ascend_sample.sampling.draws import weights
+from ascend_sample.sampling.draws.segmented import SEGMENT, draw_from_segments, lanes_of, segments_of, whole_segments
 
 SIZES = (1, 2, 255, 256, 257, 512, 600, 1000, 2560)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams
-from ascend_sample.sampling.processing import words_of
-from ascend_sample.sampling.static_step import StaticStep
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.static.step import StaticStep
 from tests.decoding.planting import faults_beside, planted
 from tests.support.emulation import assert_same_numbers
 

@@ -22,7 +22,7 @@ from ascend_sample.sampling import (
     sample_rows,
     verify_drafts,
 )
-from ascend_sample.sampling.static_step import StaticStep
+from ascend_sample.sampling.static.step import StaticStep
 from tests.decoding.planting import faults_beside, planted
 
 ROWS, VOCAB_SIZE, STEPS = 6, 700, 1000

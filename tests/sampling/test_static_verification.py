@@ -13,17 +13,11 @@ from test_static_step import KINDS, RANKED, captured
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import (
-    SamplingBatch,
-    SamplingParams,
-    StaticVerification,
-    VerifiedDrafts,
-    static_edits,
-    static_verify,
-    verify_drafts,
-)
-from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling import SamplingBatch, SamplingParams, StaticVerification, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.sampler import Sampler
+from ascend_sample.sampling.static import edits as static_edits
+from ascend_sample.sampling.static import verify as static_verify
 from tests.decoding.planting import planted
 
 REQUESTS, DRAFTS, VOCAB_SIZE = 4, 3, 300

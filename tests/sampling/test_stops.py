@@ -11,17 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import (
-    Ended,
-    Sampler,
-    SamplingBatch,
-    SamplingParams,
-    StaticVerification,
-    host_copy,
-    verify_drafts,
-)
-from ascend_sample.sampling.reference import end_of
-from ascend_sample.sampling.stops import StopWatch
+from ascend_sample.sampling import Ended, Sampler, SamplingBatch, SamplingParams, StaticVerification, verify_drafts
+from ascend_sample.sampling.edits.stops import StopWatch
+from ascend_sample.sampling.reference.distribution import end_of
+from ascend_sample.sampling.rows import host_copy
 from tests.decoding.planting import faults_beside, planted
 
 VOCAB_SIZE = 9

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, draft_places, text_indexes, text_rules, verify_drafts
-from ascend_sample.sampling.slots import addend_of
-from ascend_sample.sampling.text_rules import TextRules
+from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.drafts import places as draft_places
+from ascend_sample.sampling.edits.row_edits import text_indexes, text_rules
+from ascend_sample.sampling.edits.slots import addend_of
+from ascend_sample.sampling.edits.text_rules import TextRules
 
 
 @contextmanager

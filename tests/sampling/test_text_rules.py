@@ -15,20 +15,14 @@ import torch
 from transformers.generation.logits_process import NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import (
-    Sampler,
-    SamplingBatch,
-    SamplingParams,
-    draft_places,
-    edits,
-    static_edits,
-    text_indexes,
-    text_rules,
-    verify_drafts,
-)
-from ascend_sample.sampling.reference import forbidden_ids, process_row, repetitions
-from ascend_sample.sampling.static_step import StaticStep
-from ascend_sample.sampling.text_rules import TextRules, longest_match, penalty_of
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.drafts import places as draft_places
+from ascend_sample.sampling.edits import row_edits as edits
+from ascend_sample.sampling.edits.row_edits import text_indexes, text_rules
+from ascend_sample.sampling.edits.text_rules import TextRules, longest_match, penalty_of
+from ascend_sample.sampling.reference.distribution import forbidden_ids, process_row, repetitions
+from ascend_sample.sampling.static import edits as static_edits
+from ascend_sample.sampling.static.step import StaticStep
 from tests.decoding.planting import planted
 
 TEXTS = int(os.environ.get("ASCEND_SAMPLE_TEXTS", "150"))

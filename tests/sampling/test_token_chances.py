@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.library import opcheck
 
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, exponential_noise, filter_logits
-from ascend_sample.sampling.row_parameters import LARGEST_FRACTION
-from ascend_sample.sampling.segmented import SEGMENT, lanes_of, segments_of
-from ascend_sample.sampling.state_reference import adapted
+from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of, segments_of
+from ascend_sample.sampling.reference.states import adapted
+from ascend_sample.sampling.rows.parameters import LARGEST_FRACTION
 
 NAN, INF = torch.nan, torch.inf
 ROWS, VOCAB_SIZE = 24, 5000

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import device_routes, placed_noise, routes
+from ascend_sample.sampling.draws import placed_noise
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.functional import sample_rows, tokens_with
-from ascend_sample.sampling.params import DISTRIBUTION
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_parameters import COLUMNS, DTYPES, RowParameters
+from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.rows.parameters import COLUMNS, DTYPES, RowParameters
+from ascend_sample.sampling.step import device_routes, routes
 
 ROWS, VOCAB_SIZE = 48, 700
 KINDS: dict[str, list[float]] = {

@@ -7,7 +7,7 @@ import torch
 from test_logprobs import naive_order
 from torch import Tensor
 
-from ascend_sample.sampling.total_order import first_of_total_order, mask_below_top_k, order_keys
+from ascend_sample.sampling.draws.total_order import first_of_total_order, mask_below_top_k, order_keys
 
 
 def rows_with_ties(rows: int, vocab_size: int) -> Tensor:

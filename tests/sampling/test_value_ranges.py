@@ -19,10 +19,11 @@ from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
 
 from ascend_sample.decoding.row_params import all_but_draw_fields
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep, value_ranges
-from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
-from ascend_sample.sampling.row_table import PLACES, HostMirrors
-from ascend_sample.sampling.value_ranges import Coins, RangeNumbers, keeps_range
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep
+from ascend_sample.sampling.edits.row_edits import value_ranges
+from ascend_sample.sampling.edits.value_ranges import Coins, RangeNumbers, keeps_range
+from ascend_sample.sampling.reference.distribution import keep_range, process_row, target_distribution
+from ascend_sample.sampling.rows.table import PLACES, HostMirrors
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.decoding.planting import caught
 from tests.support.code_paths import assert_same_on_all_code_paths

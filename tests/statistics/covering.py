@@ -20,8 +20,8 @@ from draws import Case
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.processing import words_of
-from ascend_sample.sampling.segmented import SEGMENT
+from ascend_sample.sampling.draws.segmented import SEGMENT
+from ascend_sample.sampling.edits.processing import words_of
 
 VOCAB_SIZE: Final = 1000
 LARGE_VOCAB_SIZE: Final = 8000

@@ -18,10 +18,11 @@ import torch
 from gate import Booleans, Floats, Integers, RowGate
 from torch import Tensor
 
-from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, routes, sample_rows
-from ascend_sample.sampling.bitmask import placed_bitmask
-from ascend_sample.sampling.reference import kept_ids, process_row, target_distribution
-from ascend_sample.sampling.routes import Abilities
+from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, sample_rows
+from ascend_sample.sampling.edits.bitmask import placed_bitmask
+from ascend_sample.sampling.reference.distribution import kept_ids, process_row, target_distribution
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.routes import Abilities
 
 MACHINES: Final = {
     "native": Abilities(native=True, fused=False, fused_v2=False),

@@ -12,10 +12,14 @@ from planting import Plant, Planter
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
-from ascend_sample.sampling.leftover import Leftover
-from ascend_sample.sampling.row_parameters import TENSORS
-from ascend_sample.sampling.total_order import mask_below_top_k
+from ascend_sample.sampling import RowsOutput, SamplingRoute
+from ascend_sample.sampling.draws import placed_noise
+from ascend_sample.sampling.draws.leftover import Leftover
+from ascend_sample.sampling.draws.total_order import mask_below_top_k
+from ascend_sample.sampling.edits import plan, slots
+from ascend_sample.sampling.edits import row_edits as edits
+from ascend_sample.sampling.rows.parameters import TENSORS
+from ascend_sample.sampling.step import device_routes, serving
 
 Noise = Callable[..., Tensor]
 

@@ -23,8 +23,8 @@ from planting import Plant
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.processing import words_of
-from ascend_sample.sampling.segmented import SEGMENT, segments_of
+from ascend_sample.sampling.draws.segmented import SEGMENT, segments_of
+from ascend_sample.sampling.edits.processing import words_of
 
 SIZE: Final = 200
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ascend_sample.sampling import SamplingRoute, device_routes
-from ascend_sample.sampling.device_routes import Rows
+from ascend_sample.sampling import SamplingRoute
+from ascend_sample.sampling.step import device_routes
+from ascend_sample.sampling.step.device_routes import Rows
 
 
 class Planter:

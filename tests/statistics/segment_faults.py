@@ -10,9 +10,9 @@ from faults import Noise, around_noise
 from planting import Plant, Planter
 from torch import Tensor
 
-from ascend_sample.sampling import device_routes
-from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.segmented import SEGMENT
+from ascend_sample.sampling.draws.segmented import SEGMENT
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.step import device_routes
 
 Sums = Callable[[Tensor, int], Tensor]
 

@@ -27,8 +27,8 @@ from experiments import step
 from ledger import IS_LONG, LEDGER, draws, hold
 
 from ascend_sample.sampling import Purpose, SamplingParams
-from ascend_sample.sampling.reference import is_ranked
-from ascend_sample.sampling.routes import RULES, Abilities, SamplingRoute, choose_rules
+from ascend_sample.sampling.reference.distribution import is_ranked
+from ascend_sample.sampling.step.routes import RULES, Abilities, SamplingRoute, choose_rules
 
 TENTHS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
 LN_2 = math.log(2)

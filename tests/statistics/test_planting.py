@@ -10,8 +10,11 @@ from faults import around_noise, around_operator, shared_lanes
 from planted import PLAIN, SEGMENTS
 from planting import Planter, planted
 
-from ascend_sample.sampling import SamplingRoute, device_routes, edits, placed_noise
-from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling import SamplingRoute
+from ascend_sample.sampling.draws import placed_noise
+from ascend_sample.sampling.draws.segmented import draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling.edits import row_edits as edits
+from ascend_sample.sampling.step import device_routes
 
 
 def unchanged(values: torch.Tensor, parameters: object, noise: torch.Tensor) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.reading import SeldomTrue
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.steps import steps_of
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
+from ascend_sample.sampling.draws.best_tokens import all_log_probs, best_entries
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from ascend_sample.decoding.reading import SeldomTrue, read_together
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, read_prompts, warn_of_impossible
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens, chunk_lanes
+from ascend_sample.sampling.draws.best_tokens import all_log_probs, best_entries, best_tokens, chunk_lanes
 
 NOTHING: Final = -1e30
 """The score of a beam without a hypothesis. It is below each sum of log-probabilities, and finite, so that no sum or

@@ -18,9 +18,9 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams
-from ascend_sample.sampling.best_tokens import best_entries
-from ascend_sample.sampling.distribution import Distributions, kept_logits
-from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.draws.best_tokens import best_entries
+from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.step.distribution import Distributions, kept_logits
 
 
 @torch.no_grad()

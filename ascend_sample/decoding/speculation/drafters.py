@@ -17,8 +17,8 @@ from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.sampling import Purpose
-from ascend_sample.sampling.draft_arguments import Rule
-from ascend_sample.sampling.draft_judging import noise_position
+from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.drafts.judging import noise_position
 
 
 class Round(NamedTuple):

@@ -14,10 +14,10 @@ from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.row_params import all_but_draw_fields, checked_params
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.draft_arguments import RULES, Rule
-from ascend_sample.sampling.fields import Stage
-from ascend_sample.sampling.params import fields_of
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.drafts.arguments import RULES, Rule
+from ascend_sample.sampling.requests.fields import Stage
+from ascend_sample.sampling.requests.params import fields_of
+from ascend_sample.sampling.rows.table import to_device
 
 
 def checked_rows(

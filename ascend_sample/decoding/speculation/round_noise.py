@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.sampling import Purpose
-from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
+from ascend_sample.sampling.draws.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
 
 
 class JudgingNoise(NamedTuple):

@@ -37,7 +37,7 @@ from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.decoding.steps import prefilled, read_prompts
 from ascend_sample.sampling import RowStatus, SamplingParams
-from ascend_sample.sampling.draft_arguments import Rule
+from ascend_sample.sampling.drafts.arguments import Rule
 
 STRATEGY = "speculative_sample"
 

@@ -16,7 +16,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.decoding.steps import prefilled, steps_of
 from ascend_sample.decoding.strategies.loop import Choice, Texts
-from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
+from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 
 
 @torch.no_grad()

@@ -16,8 +16,8 @@ from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, steps_of, warn_of_impossible
 from ascend_sample.decoding.streaming import Listening
 from ascend_sample.sampling import RowStatus
-from ascend_sample.sampling.best_tokens import without_nan
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.draws.best_tokens import without_nan
+from ascend_sample.sampling.rows.table import to_device
 
 
 class Choice(NamedTuple):

@@ -20,8 +20,8 @@ from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
 from ascend_sample.decoding.streaming import refuse_listener
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.distribution import drawn_from
-from ascend_sample.sampling.seeds import derived_seeds
+from ascend_sample.sampling.requests.seeds import derived_seeds
+from ascend_sample.sampling.step.distribution import drawn_from
 
 DEFAULT_SAMPLES: Final = 20
 """The number of samples in Adiwardana et al., "Towards a Human-like Open-Domain Chatbot", 2020."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.requests.params import DISTRIBUTION
 
 COMPARED: Final = (
     *DISTRIBUTION,

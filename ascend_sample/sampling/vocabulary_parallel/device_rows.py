@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling._checks import LARGEST_FRACTION
-from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, sent
-from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.row_table import to_device
-from ascend_sample.sampling.segmented import SEGMENT, lanes_of
-from ascend_sample.sampling.serving import Placement, place_groups, serve
+from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.draws.placed_noise import DrawKeys, KnownNoise, sent
+from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of
+from ascend_sample.sampling.draws.weights import base_of, cleaned_in_float32, drop_below_min_p, largest_of, scaled
+from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
+from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.table import to_device
+from ascend_sample.sampling.step.serving import Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.chunks import Chunks
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders
-from ascend_sample.sampling.weights import base_of, cleaned_in_float32, drop_below_min_p, largest_of, scaled
 
 
 class OwnPart(NamedTuple):

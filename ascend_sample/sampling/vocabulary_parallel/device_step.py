@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse
-from ascend_sample.sampling import routes
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.logprobs import Logprobs
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.draws.weights import StatusConstants, status_of
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.rows.table import to_device
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
     Agreement,
     check_digests,
@@ -35,7 +36,6 @@ from ascend_sample.sampling.vocabulary_parallel.device_rows import CandidateRows
 from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, Rows, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
-from ascend_sample.sampling.weights import StatusConstants, status_of
 
 if TYPE_CHECKING:
     from ascend_sample.sampling.sampler import Sampler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.draft_places import DraftPlaces
+from ascend_sample.sampling.drafts.places import DraftPlaces
 
 
 def proposed_to(rows: SamplingBatch) -> bytes | None:

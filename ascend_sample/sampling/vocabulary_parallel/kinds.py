@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.routes import LARGEST_FUSED_K
+from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 Rows = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]

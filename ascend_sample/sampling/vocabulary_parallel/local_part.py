@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.logprobs import LogprobsMode
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import RowStatus
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.rows.parameters import RowStatus
+from ascend_sample.sampling.step.logprobs import LogprobsMode
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.candidates import first_of
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.processing import MASKED, WORD, add_bias, apply_penalties, bits_of_bytes, words_of
-from ascend_sample.sampling.row_table import NO_SLOT
+from ascend_sample.sampling.edits.processing import MASKED, WORD, add_bias, apply_penalties, bits_of_bytes, words_of
+from ascend_sample.sampling.rows.table import NO_SLOT
 
 Rows = npt.NDArray[np.int64]
 

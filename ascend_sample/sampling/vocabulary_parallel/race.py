@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.segmented import SEGMENT
+from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders
 

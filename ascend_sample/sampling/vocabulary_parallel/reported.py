@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.best_tokens import without_nan
-from ascend_sample.sampling.distribution import divided_by_temperature
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
+from ascend_sample.sampling.draws.best_tokens import without_nan
+from ascend_sample.sampling.step.distribution import divided_by_temperature
+from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode
 from ascend_sample.sampling.vocabulary_parallel.chunks import CHUNK, Chunks
 from ascend_sample.sampling.vocabulary_parallel.cuts import LEAST_KEY, key_of, value_of
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows

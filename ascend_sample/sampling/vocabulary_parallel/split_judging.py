@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ascend_sample.sampling.draft_judging import Proposals
-from ascend_sample.sampling.draft_places import DraftPlaces
-from ascend_sample.sampling.edits import edits_of_rows
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.drafts.judging import Proposals
+from ascend_sample.sampling.drafts.places import DraftPlaces
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, digest_of, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.draft_places import DraftPlaces
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.state_slots import refuse_states
+from ascend_sample.sampling.drafts.places import DraftPlaces
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.edits.state_slots import refuse_states
+from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode, asking_of
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order

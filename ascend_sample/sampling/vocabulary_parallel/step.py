@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.edits import edits_of_rows
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, processed_logits
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import RowsOutput
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.rows.parameters import RowsOutput
+from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode, processed_logits
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
     Agreement,

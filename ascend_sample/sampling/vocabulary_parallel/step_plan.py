@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.rows.parameters import RowParameters
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, RowKinds, Rows, is_limited, kinds_of

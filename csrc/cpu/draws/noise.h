@@ -1,4 +1,4 @@
-// Exponential noise from counters: ascend_sample/sampling/noise.py, the specification, on vectors.
+// Exponential noise from counters: ascend_sample/sampling/draws/noise.py, the specification, on vectors.
 // The same operations in the same order, so the same bits.
 #pragma once
 

@@ -17,7 +17,7 @@ from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.best_tokens import best_tokens
+from ascend_sample.sampling.draws.best_tokens import best_tokens
 from tests.decoding.beams.probability_models import EOS, START, A, random_table, table_model
 from tests.decoding.table_models import UNCALLED
 

@@ -14,7 +14,8 @@ import torch
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
-from ascend_sample.sampling import SamplingParams, filter_logits, placed_noise
+from ascend_sample.sampling import SamplingParams, filter_logits
+from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.beams.probability_models import random_table, table_model
 from tests.decoding.tiny_models import tiny_model
 

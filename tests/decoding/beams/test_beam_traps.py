@@ -13,7 +13,8 @@ from ascend_sample.decoding import request
 from ascend_sample.decoding.beams import beam, group_beam, in_beam, pool, run, sampled_beam
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams, best_tokens
+from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.draws import best_tokens
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from tests.decoding.beams.test_beam_brute_force import assert_best_two
 from tests.decoding.planting import Trap, noticed

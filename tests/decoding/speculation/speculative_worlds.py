@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.reference.distribution import target_distribution
 
 VOCAB_SIZE = 4
 TOKENS = 3

@@ -12,7 +12,7 @@ from torch import Tensor
 from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import Purpose, SamplingParams, filter_logits
-from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.decoding.speculation.speculative_worlds import SMALLEST_P_VALUE, VOCAB_SIZE, p_value, with_seed
 
 ROWS = 20_000

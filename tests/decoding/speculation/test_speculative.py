@@ -16,7 +16,8 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.sampled import sample
-from ascend_sample.sampling import SamplingParams, placed_noise
+from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model

@@ -9,7 +9,7 @@ from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
-from ascend_sample.sampling.draft_arguments import Rule
+from ascend_sample.sampling.drafts.arguments import Rule
 from tests.decoding.speculation.speculative_worlds import (
     SMALLEST_P_VALUE,
     TOKENS,

@@ -6,7 +6,7 @@ import torch
 
 from ascend_sample.decoding import distributions
 from ascend_sample.decoding.speculation import acceptance, drafters, ragged_texts, speculative
-from ascend_sample.sampling import distribution
+from ascend_sample.sampling.step import distribution
 from tests.decoding.planting import Trap, noticed
 from tests.decoding.speculation import test_acceptance, test_drafters, test_speculative
 from tests.decoding.speculation.speculative_worlds import make_worlds

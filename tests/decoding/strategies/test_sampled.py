@@ -14,8 +14,8 @@ from ascend_sample.decoding.strategies import loop, sampled
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
-from ascend_sample.sampling import params as params_module
-from ascend_sample.sampling.seeds import derived_seeds
+from ascend_sample.sampling.requests import params as params_module
+from ascend_sample.sampling.requests.seeds import derived_seeds
 from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model

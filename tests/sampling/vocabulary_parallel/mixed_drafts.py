@@ -11,7 +11,7 @@ from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, VerifiedDrafts, verify_drafts
-from ascend_sample.sampling.logprobs import Logprobs
+from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
 RULES = (None, None, "standard", "block")

@@ -13,7 +13,7 @@ from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
-from ascend_sample.sampling.logprobs import Logprobs
+from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")

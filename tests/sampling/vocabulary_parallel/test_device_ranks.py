@@ -15,7 +15,7 @@ from one_of_two import OneOfTwo
 from shard_ranks import on_threads, part_of, shards_of
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.value_ranges import RangedRows
+from ascend_sample.sampling.edits.value_ranges import RangedRows
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import pad
 
 from ascend_sample.sampling import exponential_noise
-from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.segmented import SEGMENT
+from ascend_sample.sampling.draws.noise import Purpose
+from ascend_sample.sampling.draws.segmented import SEGMENT
 
 OPERATORS = torch.ops.ascend_sample
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -10,7 +10,8 @@ from mixed_drafts import DraftCase, continued, is_same, on_cpu, on_rank, random_
 from mixed_rows import Case
 from shard_ranks import Exchange, on_threads, part_of, shards_of
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, draft_places, verify, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify, verify_drafts
+from ascend_sample.sampling.drafts import places as draft_places
 from ascend_sample.sampling.vocabulary_parallel import drafted_rows, local_rows
 from tests.decoding.planting import Trap, noticed
 

@@ -1,0 +1,141 @@
+"""Checks of what `verify_drafts` is called with, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.drafts.places import Ids, requests_of_places
+from ascend_sample.sampling.edits.state_slots import refuse_states
+from ascend_sample.sampling.rows.arguments import ints_of
+from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
+
+NAME: Final = "verify_drafts"
+RULES: Final = ("match", "standard", "block")
+Rule = Literal["match", "standard", "block"]
+Counts = Sequence[int] | NDArray[Any] | Tensor
+
+
+def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
+    """Raises where ranks that share a vocabulary do not judge drafts that were drawn."""
+    remedy = "Gather the logits of the places, and leave the sampler's shard out."
+    if not logits.is_cpu:
+        refuse(NAME, "rule", "be 'match' for a sampler with a shard on a device", f"'{rule}'", remedy)
+    if (asks := batch.host.logprobs >= 0).any():
+        got = f"one in row {int(asks.argmax())}"
+        refuse(NAME, "logprobs", f"be None under the rule '{rule}' for a sampler with a shard", got, remedy)
+
+
+def checked_counts(name: str, counts: Counts, requests: int) -> Ids:
+    """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
+    given = _host_ints(name, counts, "Give the number of each request's drafts.")
+    if len(given) != requests:
+        remedy = "A request without drafts has 0."
+        refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
+    if len(given) and given.min() < 0:
+        refuse(NAME, name, "be at least 0", int(given.min()), "A request without drafts has 0.")
+    return given
+
+
+def _host_ints(name: str, values: Counts, remedy: str) -> Ids:
+    """Returns a list of ints as int64, or raises unless it is one, on the host."""
+    if isinstance(values, Tensor):
+        if not values.is_cpu:
+            wait = "Give a list of ints; reading a tensor would wait for the device."
+            refuse(NAME, name, "be on the host", f"a tensor on {values.device}", wait)
+        values = values.numpy()
+    given = ints_of(values)
+    if given is None:
+        refuse(NAME, name, "be ints", show(values), remedy, TypeError)
+    return given.astype(numpy.int64)
+
+
+def checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
+    """Returns parents as int64, or raises unless they make a tree of each request's places, for the rule match."""
+    if rule != "match":
+        remedy = "Its drafts are chains: give one way through the tree."
+        refuse(NAME, "parents", f"be None for the rule '{rule}'", "a tree", remedy)
+    given = _host_ints("parents", parents, "Give the number of the place that each place follows.")
+    places = int(counts.sum()) + len(counts)
+    if len(given) != places:
+        refuse(NAME, "parents", f"be as many as there are places, {places}", len(given), "A root has -1.")
+    request = requests_of_places(counts)
+    number = numpy.arange(places) - (numpy.cumsum(counts + 1) - counts - 1)[request]
+    is_wrong = numpy.where(number == 0, given != -1, (given < 0) | (given >= number))
+    if is_wrong.any():
+        first = int(is_wrong.argmax())
+        rule_of_parents = "be -1 for the first place of a request, and for each other one an earlier place of it"
+        got = f"{given[first]} for place {number[first]} of request {request[first]}"
+        refuse(NAME, "parents", rule_of_parents, got, "Number the places of a request from its root on.")
+    return given
+
+
+def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids, width: int) -> None:
+    check_logits(NAME, logits)
+    check_uncaptured(NAME, logits)
+    if NAME not in batch.plans:  # where the places of a batch are kept, it is as it was when they were made
+        _check_requests(batch)
+    drafts = int(counts.sum())
+    if tuple(logits.shape) != (drafts + len(batch), width):
+        rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
+        refuse(NAME, "logits", rule, list(logits.shape), "A request with d drafts has d + 1 rows.")
+    if not isinstance(draft_ids, Tensor) or draft_ids.dtype != torch.int64:
+        got = draft_ids.dtype if isinstance(draft_ids, Tensor) else type(draft_ids).__name__
+        refuse(NAME, "draft_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
+    if tuple(draft_ids.shape) != (drafts,):
+        remedy = "Give the drafts of all requests one after another."
+        refuse(NAME, "draft_ids", f"have the shape of the counts' sum, [{drafts}]", list(draft_ids.shape), remedy)
+    for name, tensor in (("logits", logits), ("draft_ids", draft_ids)):
+        if tensor.device != batch.device:
+            rule = f"be on the device of the batch, {batch.device}"
+            refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")
+
+
+def _check_requests(batch: SamplingBatch) -> None:
+    """Raises where a request asks for what no step with drafts gives."""
+    if batch.host.kept.any():
+        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
+        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
+    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
+
+
+def check_proposals(rule: object, probabilities: object, candidates: object, logits: Tensor, draft_ids: Tensor) -> None:
+    """Raises unless the rule is one, and the proposals are what it takes."""
+    if rule not in RULES:
+        refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
+    if candidates is not None and probabilities is None:
+        refuse(NAME, "draft_candidates", "come with draft_probabilities", "them alone", "Give both, or none.")
+    if probabilities is None:
+        return
+    if rule == "match":
+        refuse(NAME, "draft_probabilities", "be None for the rule 'match'", "a tensor", "It looks at tokens alone.")
+    columns = [logits.shape[1]]
+    if candidates is not None:
+        _check_tensor("draft_candidates", candidates, torch.int64, logits)
+        columns = [*candidates.shape[1:]]  # type: ignore[attr-defined]
+    tensors = {"draft_probabilities": (probabilities, torch.float32), "draft_candidates": (candidates, torch.int64)}
+    for name, (tensor, dtype) in tensors.items():
+        if tensor is not None:
+            _check_tensor(name, tensor, dtype, logits)
+            assert isinstance(tensor, Tensor)
+            if [*tensor.shape] != [len(draft_ids), *columns] or tensor.dim() != 2:
+                rule_of_shape = (
+                    f"have a row for each draft, [{len(draft_ids)}, {columns[0] if columns else 'candidates'}]"
+                )
+                refuse(NAME, name, rule_of_shape, list(tensor.shape), "A draft that was not drawn has a single 1.")
+
+
+def _check_tensor(name: str, tensor: object, dtype: torch.dtype, logits: Tensor) -> None:
+    """Raises unless it is a tensor of a dtype on the device of the logits."""
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        refuse(NAME, name, f"be a tensor of {dtype}", got, f"Convert it with .to({dtype}).", TypeError)
+    if tensor.device != logits.device:
+        refuse(NAME, name, f"be on the device of the batch, {logits.device}", tensor.device, "Move it there.")

@@ -1,0 +1,322 @@
+"""The places of drafts as rows of a batch of their own: a request after none, one, two, ... of its drafts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.edits.plan import UNREAD, PenalizedRows
+from ascend_sample.sampling.edits.row_edits import RowEdits
+from ascend_sample.sampling.edits.slots import PenaltySlots, addend_of, has_addend
+from ascend_sample.sampling.rows.host_copy import HostTokens
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
+
+NO_TOKEN: Final = -1
+"""What stands where no token is."""
+Ids = NDArray[numpy.int64]
+
+
+class PlacesLayout:
+    """Where the places of requests are.
+
+    Args:
+        counts: int64 [requests], how many drafts each has.
+        column: int64 [places], after how many of its request's drafts each place is.
+        before: int64 [places, most], where the drafts before each place are in what `padded` returns; where it has
+            fewer, what that ends with.
+        device: of the drafts.
+
+    Attributes:
+        counts, column, before, device: as they were given.
+        most: the largest number of drafts before a place.
+        request: int64 [places], whose each place is.
+        ends: int64 [requests], where the places of each end.
+    """
+
+    def __init__(self, counts: Ids, column: Ids, before: Ids, device: torch.device) -> None:
+        self.counts, self.column, self.before, self.device = counts, column, before, device
+        self.most = before.shape[1]
+        self.request, self.ends = requests_of_places(counts), numpy.cumsum(counts + 1)
+        self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
+
+    def padded(self, draft_ids: Tensor) -> Tensor:
+        """Returns the drafts with what stands where there is none."""
+        return torch.cat((draft_ids, self._none))
+
+
+def requests_of_places(counts: Ids) -> Ids:
+    """Returns the request of each place, for requests of so many drafts."""
+    return numpy.repeat(numpy.arange(len(counts)), counts + 1)
+
+
+class ChainLayout(PlacesLayout):
+    """Where places are whose drafts follow one another.
+
+    Args:
+        counts: int64 [requests], how many drafts each has.
+        device: of the drafts.
+
+    Attributes:
+        columns: int64 [most + 1] on the device, from 0 on.
+        is_draft: bool [places], whether a draft is judged there: all but the last of a request.
+        is_even: whether all requests have as many drafts, so that places in order are a table.
+        drafts, places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request
+            has fewer drafts, what `padded` ends with, and its last place.
+        places_of_drafts, cells_of_drafts, all_drafts: int64 [drafts] on the device, where each is judged, its cell in a
+            table, and its number.
+    """
+
+    def __init__(self, counts: Ids, device: torch.device) -> None:
+        most = int(counts.max(initial=0))
+        request, starts = requests_of_places(counts), numpy.cumsum(counts + 1) - counts - 1
+        column = numpy.arange(len(request)) - starts[request]
+        columns = numpy.arange(most + 1)
+        first_drafts = starts - numpy.arange(len(counts))
+        is_draft = columns < counts[:, None]
+        beyond = int(counts.sum())  # where `padded` has no token
+        drafts = numpy.where(is_draft, first_drafts[:, None] + columns, beyond)
+        places = starts[:, None] + numpy.minimum(columns, counts[:, None])
+        before = numpy.where(columns[:most] < column[:, None], drafts[request, :most], beyond)
+        super().__init__(counts, column, before, device)
+        cells = request * (most + 1) + column
+        self.is_draft = column < counts[request]
+        self.is_even = len(cells) == len(counts) * (most + 1)
+        of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft], numpy.arange(beyond))
+        parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, cells)
+        sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
+        self.drafts, self.places, self.columns = sent[:3]
+        self.places_of_drafts, self.cells_of_drafts, self.all_drafts, self._cells = sent[3:]
+        self._most = torch.full((1,), most, dtype=torch.int64, device=device)
+
+    def table(self, of_places: Tensor) -> Tensor:
+        """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
+        return of_places.index_select(0, self.places).view(-1, self.most + 1)
+
+    def spread(self, of_places: Tensor, beyond: int) -> Tensor:
+        """Returns [requests, most + 1] of what places have, and ``beyond`` beyond a request's places."""
+        if self.is_even:
+            return of_places.view(-1, self.most + 1)
+        table = of_places.new_full((len(self.counts) * (self.most + 1),), beyond)
+        return table.index_copy_(0, self._cells, of_places).view(-1, self.most + 1)
+
+    def of_places(self, table: Tensor) -> Tensor:
+        """Returns [places] of a table."""
+        return table.view(-1).index_select(0, self._cells)
+
+    def accepted(self, tokens: Tensor, padded: Tensor) -> Tensor:
+        """Returns how many drafts of each request, from the first on, are what their places have, int64 [requests].
+
+        Args:
+            tokens: int64 [requests, most + 1], what the places have, each an id.
+            padded: the drafts, as `padded` returns them.
+        """
+        return self.first_without(tokens == self.draft_table(padded))  # never in the last column
+
+    def draft_table(self, of_drafts: Tensor) -> Tensor:
+        """Returns [requests, most + 1] of what drafts have; what `padded` ends with where there is none."""
+        return of_drafts.index_select(0, self.drafts).view(-1, self.most + 1)
+
+    def first_without(self, stays: Tensor) -> Tensor:
+        """Returns the first column of each row, bool [requests, most + 1], that is False, int64 [requests]."""
+        return torch.where(stays, self._most, self.columns).amin(1)
+
+
+class DraftPlaces(SamplingBatch):
+    """A batch whose rows are the places of another one's requests: each request after its first j drafts.
+
+    It shares the other's slots. Positions and `min_tokens` are counted by place, and penalties count the drafts before
+    a place.
+
+    Args:
+        batch: the requests, which stay as they are.
+        layout: where the places are.
+
+    Attributes:
+        requests, layout: as they were given.
+        padded: the drafts of the call, as `PlacesLayout.padded` returns them.
+        asked: how they are judged, where ranks have to be told the same.
+    """
+
+    padded: Tensor
+    asked: bytes = b""
+
+    def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
+        super().__init__(batch.vocab_size, batch.device)
+        batch.flush()
+        self.layout = layout
+        self.requests = batch
+        self._taken: list[int] = []
+        self._table = RowTable(batch.device, max(1, len(layout.request)))
+        columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
+        columns["position"] = columns["position"] + layout.column
+        columns["addend_slot"] = self._addend_slots(columns)
+        self._table.extend(columns)
+        self._params = [batch.params[request] for request in layout.request.tolist()]
+        self._edits = self._place_edits = PlaceEdits(self._table, batch._edits, layout)
+
+    def split_edits(self) -> dict[str, Tensor]:
+        """Returns what ranks do to their parts of the places' logits, with the drafts of the call."""
+        self.flush()
+        return self._place_edits.split()
+
+    @in_normal_mode
+    def prepare(self, draft_ids: Tensor) -> None:
+        """Goes to where the requests are now, with these drafts."""
+        self.follow_requests()
+        self.padded = self.layout.padded(draft_ids)
+        self._place_edits.use_drafts(self.padded)
+        if self.requests._edits.rules:
+            self._apply_rules(draft_ids)
+
+    def follow_requests(self) -> None:
+        """Goes to where the requests are now."""
+        self.requests.flush()
+        self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
+
+    def take_back(self) -> None:
+        """Gives back what was taken of the batch for this call."""
+        for slot in self._taken:
+            self.requests._edits.addends.release(slot)
+
+    def _apply_rules(self, draft_ids: Tensor) -> None:
+        """Gives places of requests with rules slots of their own: each has seen the drafts before it."""
+        edits, layout, host = self.requests._edits, self.layout, self.requests.host
+        drafts = HostTokens(draft_ids).read()
+        held, left = host.addend_slot.tolist(), host.min_tokens_left.tolist()
+        for place, (request, column) in enumerate(zip(layout.request.tolist(), layout.column.tolist(), strict=True)):
+            rules = edits.rules.get(held[request])
+            if rules is None:
+                continue
+            has_ended = 0 < left[request] <= column  # `min_tokens`, among the drafts before the place
+            own = addend_of(self._params[place], False, self.vocab_size) if has_ended else None
+            before = sorted(layout.before[place, :column].tolist())  # numbers of drafts grow along the way
+            slot = edits.addends.allocate()
+            self._taken.append(slot)
+            with rules.after([drafts[number] for number in before]):
+                edits.addends.write(slot, rules.addends(own))
+            self._table.set("addend_slot", place, slot)
+        self.requests.flush()
+
+    def _addend_slots(self, columns: dict[str, NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
+        """Returns the places' slots: a request's own, and another one where `min_tokens` ends among its drafts."""
+        slots, left = columns["addend_slot"].copy(), columns["min_tokens_left"]
+        ends_before = (left > 0) & (self.layout.column >= left)
+        for request in numpy.unique(self.layout.request[ends_before]).tolist():
+            params, slot = self.requests.params[request], NO_SLOT
+            if has_addend(params, self.vocab_size):
+                slot = self.requests._edits.addends.hold(addend_of(params, False, self.vocab_size))
+                self._taken.append(slot)
+            slots[ends_before & (self.layout.request == request)] = slot
+        return slots  # `follow_requests` writes them: a device that has no room then has `take_back` follow
+
+
+class PlaceEdits(RowEdits):
+    """What places change about their logits: with the slots of the batch whose requests they are of.
+
+    Args:
+        table: the places.
+        edits: of that batch; somebody else flushes its slots.
+        layout: where the places are.
+    """
+
+    def __init__(self, table: RowTable, edits: RowEdits, layout: PlacesLayout) -> None:
+        super().__init__(table, edits.vocab_size)
+        self.addends, self.penalties, self.masks = edits.addends, edits.penalties, edits.masks
+        self._layout = layout
+        self._padded: Tensor | None = None
+        self.plan_is_stale = True
+
+    def use_drafts(self, padded: Tensor) -> None:
+        """Notes the drafts of the step, as `PlacesLayout.padded` returns them."""
+        self._padded = padded
+
+    def flush(self, more: int = 0) -> None:
+        """Makes the plan, if it is stale; the lists may lie elsewhere since the last step."""
+        self._native = None
+        self._renew_plan()
+
+    def _penalized_rows(self) -> PenalizedRows:
+        return PlacePenalties(self._table.host, self.penalties, self.columns, self._layout)
+
+    def split(self) -> dict[str, Tensor]:
+        """Returns what `native` does, with the drafts of the step: each place with penalties has a list of its own.
+
+        The lists have the ids that the request has seen and the drafts before the place, and ``penalty_codes`` what
+        `PenaltySlots.occurrences` would have of each of these.
+        """
+        arguments = self.native()
+        places = numpy.flatnonzero(self._table.host.penalty_slot != NO_SLOT)
+        if not len(places):
+            return arguments
+        assert self._padded is not None, "drafts are noted before a step"
+        occurrences = arguments.pop("occurrences")
+        slots = arguments["penalty_slot"][torch.from_numpy(places)]
+        drafts = self._padded[torch.from_numpy(self._layout.before[places])]
+        ids = torch.cat((drafts.clamp(0, self.vocab_size - 1), arguments["penalty_ids"][slots]), 1)
+        codes = occurrences[slots.unsqueeze(1), ids]
+        codes = codes + 2 * (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
+        # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
+        order = (codes == 0).to(torch.int8).sort(dim=1, stable=True).indices
+        own_slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
+        own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")
+        return arguments | {
+            "penalty_slot": own_slots,
+            "penalty_ids": ids.gather(1, order),
+            "penalty_codes": codes.gather(1, order),
+            "penalty_lengths": (codes != 0).sum(1),
+        }
+
+    def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
+        """Does what `RowEdits.applied_to` does, with the drafts of the step."""
+        if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):
+            self.plan.penalties.padded = self._padded
+        return super().applied_to(logits, bitmask, has_ranges)
+
+
+class PlacePenalties(PenalizedRows):
+    """The places with penalties: what their requests have seen, and the drafts before them.
+
+    Args:
+        host, lists, columns: as for `PenalizedRows`.
+        layout: where the places are.
+
+    Attributes:
+        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
+    """
+
+    def __init__(self, host: HostMirrors, lists: PenaltySlots, columns: int, layout: PlacesLayout) -> None:
+        super().__init__(host, lists, columns)
+        self._layout = layout
+        self.padded: Tensor | None = None
+        bases = self._bases(numpy.arange(len(self.rows)))
+        sent = to_device(numpy.stack((self._slots, *bases[1:])), lists.device)
+        self._slots_there = sent[0]
+        self._counted_from, self._penalized_from = sent[1:].unsqueeze(2)
+        self._before = to_device(layout.before[self.rows].ravel(), lists.device)
+
+    def apply(self, logits: Tensor) -> None:
+        """See `PenalizedRows.apply`.
+
+        A draft that is no id of the vocabulary is penalised as the nearest id: that is as it should be, for an id that
+        was seen and for one that was not.
+        """
+        assert self._lists.lists is not None, "slots are written before they are read"
+        assert self.padded is not None, "drafts are noted before a step"
+        ids = self._lists.lists[0].index_select(0, self._slots_there)
+        more: Tensor | None = None
+        if self._layout.most:
+            drafts = self.padded.index_select(0, self._before).view(-1, self._layout.most)
+            ids = torch.cat((ids, drafts.clamp(0, self._lists.vocab_size - 1)), 1)
+            more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
+        codes = self._occurrences().index_select(0, (ids + self._counted_from).view(-1)).view_as(ids)
+        if more is not None:
+            codes = torch.add(codes, more, alpha=2)
+        places = (ids + self._penalized_from).masked_fill_(codes == 0, UNREAD)
+        self._penalize(logits, places, codes)

@@ -1,0 +1,108 @@
+"""What is left to rows once all filters have acted, with probabilities, for rules that look at them before a draw."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.draws.segmented import draw_from_segments, whole_segments
+
+WIDTH: Final = 0.3
+"""Of probabilities that are near to one another."""
+SHARPNESS: Final = 10.0
+FALL: Final = math.exp(-SHARPNESS / WIDTH)
+LEAST_LOGPROB: Final = -64 * math.log(2)
+"""No draw reaches deeper."""
+INFINITESIMAL: Final = 2.0**-126
+"""A factor that makes nothing of any logit but an infinite one."""
+
+
+class Choices(Protocol):
+    """What is left to some rows."""
+
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        """Returns the logarithm of the probability of a token of each row, float32 [rows]; any if nothing is left."""
+
+    def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
+        """Writes the probabilities themselves to a float32 [rows]."""
+
+
+def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns weights that fall with the distance from a probability, quadratically at first, then linearly.
+
+    They are exp(-10 d^2 / (1 + d)) with d = distance / 0.3, all of them times exp(-20).
+
+    Args:
+        distances: float32, of any sign; they are overwritten. What is infinitely far weighs 0.
+        ones: float32, as they can be divided by distances.
+        out: where the result is written; it may be the distances.
+
+    Example:
+        >>> nearness(torch.tensor([0.0, -0.1, -0.3]), torch.ones(1)) * math.exp(20)
+        tensor([1.0000, 0.4346, 0.0067])
+
+    Source: llama.cpp's adaptive-p.
+    """
+    # d^2 / (1 + d) is (1 + d) + 1 / (1 + d) - 2: no infinity is divided by another one, and it takes a launch less.
+    widened = distances.abs_().add_(WIDTH)
+    return torch.pow(FALL, torch.addcdiv(widened, ones, widened, value=WIDTH**2), out=out)
+
+
+class Told(NamedTuple):
+    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Choices` of these tokens.
+
+    Attributes:
+        logprobs: float32 [rows].
+    """
+
+    logprobs: Tensor
+
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        return self.logprobs
+
+    def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
+        torch.exp(self.logprobs, out=out)
+
+
+class Dense:
+    """What a device's operators keep of some rows; as `Choices`.
+
+    Args:
+        values: float32 [rows, vocab_size], scaled logits, but for a shift of a row, with -inf for what is dropped.
+        is_other: they are not those that the tokens were drawn from: rounding may have dropped the token itself.
+    """
+
+    def __init__(self, values: Tensor, is_other: bool = False) -> None:
+        self._values, self._is_other = values, is_other
+        self._found: Tensor | None = None
+
+    def _probabilities(self) -> Tensor:
+        if self._found is None:
+            self._found = self._values.softmax(1)
+        return self._found
+
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        found = self._values.log_softmax(1).gather(1, token_ids.unsqueeze(1)).squeeze(1)
+        return found.clamp_(min=LEAST_LOGPROB) if self._is_other else found
+
+    def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
+        torch.gather(self._probabilities(), 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
+
+    def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
+        """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
+
+        Args:
+            wanted: float32 [rows, 1], a probability each.
+            ones: float32 [rows, 1].
+            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
+        """
+        rows, vocab_size = self._values.shape
+        segments = whole_segments(rows, vocab_size, self._values.device)
+        weights = segments[:, :vocab_size]
+        # What is dropped is infinitely far.
+        torch.add(self._probabilities(), self._values, alpha=INFINITESIMAL, out=weights)
+        nearness(weights.sub_(wanted), ones, out=weights)
+        return draw_from_segments(segments, vocab_size, noise)

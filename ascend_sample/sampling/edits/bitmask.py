@@ -1,0 +1,131 @@
+"""A grammar's bitmask as a step is given it: checked, and on the device of the batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.rows.table import to_device
+
+OWNER: Final = "Sampler"
+Rows = Sequence[int] | NDArray[Any] | Tensor
+
+
+class Bitmask(NamedTuple):
+    """The ids that a grammar allows in some rows.
+
+    Attributes:
+        words: int32 [rows, words] on the device of the batch, 32 ids each.
+        places: int64 [batch] on the host, which of the words each row of the batch has; -1 for none. None: all rows
+            have some, in order.
+        rows_there: int64 [rows] on the device, the rows of the batch; None: all, in order.
+    """
+
+    words: Tensor
+    places: Tensor | None
+    rows_there: Tensor | None
+
+    def of_all(self, count: int) -> Tensor:
+        """Returns the words of all ``count`` rows of the batch: those without a mask allow every id."""
+        if self.rows_there is None:
+            return self.words
+        words = self.words.new_full((count, self.words.shape[1]), -1)
+        return words.index_copy_(0, self.rows_there, self.words)
+
+    def native_edits(self, count: int) -> dict[str, Tensor]:
+        """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
+        places = torch.arange(count, device="cpu") if self.places is None else self.places
+        return {"bitmask_rows": places, "bitmask": self.words}
+
+    def is_for(self, count: int) -> NDArray[numpy.bool_]:
+        """Tells of each of ``count`` rows whether it has a mask."""
+        return numpy.ones(count, numpy.bool_) if self.places is None else self.places.numpy() >= 0
+
+
+def placed_bitmask(
+    bitmask: Tensor | None, rows: Rows | None, count: int, vocab_size: int, device: torch.device
+) -> Bitmask | None:
+    """Checks what a step is given, and sends what the device has not, in one copy that nobody waits for.
+
+    Args:
+        bitmask: int32 [n, ceil(vocab_size / 32)], on the device or the CPU.
+        rows: the rows of the batch that it is for, each once, on the host; None: all, in order.
+        count: how many rows the batch has.
+        vocab_size: of the batch.
+        device: of the batch.
+
+    Returns:
+        The bitmask on the device; None if there is none, or for no row.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument has the wrong shape or device, or names a row twice.
+        IndexError: there is no such row.
+    """
+    if bitmask is None:
+        if rows is not None:
+            refuse(OWNER, "bitmask_rows", "be left out without a bitmask", show(rows), "Give the bitmask, too.")
+        return None
+    if not isinstance(bitmask, Tensor) or bitmask.dtype != torch.int32:
+        remedy = "Pack 32 ids in each word, the first in the lowest bit, as xgrammar and llguidance do."
+        refuse(OWNER, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
+    placed = None if rows is None else _checked_rows(rows, count)
+    host_rows, places = (None, None) if placed is None else placed
+    shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
+    if list(bitmask.shape) != shape:
+        remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
+        refuse(OWNER, "bitmask", f"have the shape {shape}", list(bitmask.shape), remedy)
+    if bitmask.device != device and not bitmask.is_cpu:
+        rule = f"be on the device of the batch, {device}, or on the CPU"
+        refuse(OWNER, "bitmask", rule, bitmask.device, "Move it with .to().")
+    if shape[0] == 0:
+        return None
+    if bitmask.device == device:
+        rows_there = host_rows if host_rows is None or bitmask.is_cpu else to_device(host_rows.numpy(), device)
+        return Bitmask(bitmask.contiguous(), places, rows_there)
+    there, rows_there = _sent(bitmask, host_rows, device)
+    return Bitmask(there, places, rows_there)
+
+
+def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Sends words and rows together; the rows are first, as int64 have to lie at multiples of their size."""
+    front = numpy.zeros(0, numpy.int32) if rows is None else rows.numpy().view(numpy.int32)
+    sent = to_device(numpy.concatenate((front, bitmask.numpy().reshape(-1))), device)
+    rows_there = None if rows is None else sent[: len(front)].view(torch.int64)
+    return sent[len(front) :].view(bitmask.shape), rows_there
+
+
+def _checked_rows(rows: Rows, count: int) -> tuple[Tensor, Tensor]:
+    """Returns the rows, int64 on the host, and `Bitmask.places`, or raises unless they are the batch's, each once."""
+    if isinstance(rows, Tensor):
+        if not rows.is_cpu:
+            remedy = "Give a list of ints; reading a tensor would wait for the device."
+            refuse(OWNER, "bitmask_rows", "be on the host", f"a tensor on {rows.device}", remedy)
+        rows = rows.numpy()
+    given = numpy.asarray(rows)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        remedy = "Name a row of the batch for each of the bitmask's."
+        refuse(OWNER, "bitmask_rows", "be ints", show(rows), remedy, TypeError)
+    return _placed_rows(given.astype(numpy.int64).tobytes(), count)
+
+
+@functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before
+def _placed_rows(rows: bytes, count: int) -> tuple[Tensor, Tensor]:
+    """Does what `_checked_rows` does, for int64 as bytes."""
+    given = numpy.frombuffer(rows, numpy.int64).copy()
+    if len(given) and not 0 <= given.min() <= given.max() < count:
+        remedy = "Rows move when others are removed."
+        refuse(OWNER, "bitmask_rows", f"be in [0, {count})", show(given.tolist()), remedy, IndexError)
+    if len(numpy.unique(given)) < len(given):
+        refuse(OWNER, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
+    places = numpy.full(count, -1)
+    places[given] = numpy.arange(len(given))
+    return torch.from_numpy(given), torch.from_numpy(places)

@@ -1,0 +1,140 @@
+"""Which requests have ended, and by which of their stop sequences: looked for in the tokens that rows take in.
+
+A row with such sequences has a watch on the host, which looks at each token once, in a time that does not depend on the
+text. docs/sampling.md has the meaning, section "What ends a text".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from ascend_sample.sampling.edits.slots import Ids, Slots
+from ascend_sample.sampling.edits.text_indexes import Tokens, by_last
+from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.rows.arguments import TokenIds, to_token_ids
+from ascend_sample.sampling.rows.host_copy import HostTokens
+from ascend_sample.sampling.rows.table import NO_SLOT
+
+
+class Ended(NamedTuple):
+    """How a request has ended.
+
+    Attributes:
+        row: its place in the batch.
+        stop: which of its `stop_sequences`, as `SamplingParams` keeps them.
+        length: how many tokens the output has with the last one of the sequence. Drafts may have brought more.
+    """
+
+    row: int
+    stop: int
+    length: int
+
+
+class StopWatch:
+    """Looks for the first place where the output of a request has one of its stop sequences.
+
+    One that ends before `min_tokens` is none, as in vLLM: a single id counts from token `min_tokens` on, the end of a
+    longer one from the token behind it; it may begin before. Of sequences that end together the first counts.
+
+    Args:
+        params: the request; it has some.
+        output_ids: the tokens that it has generated already. They are not looked at but as beginnings of sequences.
+        vocab_size: of the batch.
+
+    Attributes:
+        end: which stop has come, and how long the output was then; None: it goes on.
+
+    Example:
+        >>> watch = StopWatch(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
+        >>> watch.extend([6, 5, 6])
+        >>> watch.end
+        (0, 2)
+    """
+
+    def __init__(self, params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> None:
+        stops = [tuple(stop) for stop in params.stop_sequences]
+        longest = max(map(len, stops))
+        before = to_token_ids("output_ids", output_ids[max(0, len(output_ids) - longest) :], vocab_size)
+        self._last = deque(before.tolist(), longest)
+        self._length, self._min_tokens = len(output_ids), params.min_tokens
+        self._stops = by_last((stop, index) for index, stop in enumerate(stops))
+        self.end: tuple[int, int] | None = None
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Takes in tokens of the output; those behind its end change nothing."""
+        for token in tokens:
+            if self.end is not None:
+                return
+            self._length += 1
+            self._last.append(token)
+            for stop, index in self._stops.get(token, ()):
+                least = self._min_tokens + (len(stop) > 1)
+                if self._length >= least and self._ends_with(stop):
+                    self.end = (index, self._length)
+                    break
+
+    def _ends_with(self, stop: Tokens) -> bool:
+        return len(stop) == 1 or tuple(self._last)[-len(stop) :] == stop
+
+
+class StopSlots(Slots):
+    """The watches of a batch's rows, by slot; all of it is on the host.
+
+    Args:
+        device: of the batch, where tokens come from.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.watches: dict[int, StopWatch] = {}
+        self._coming: list[tuple[HostTokens, list[tuple[int, StopWatch]]]] = []
+        self._told: set[int] = set()
+
+    def hold(self, watch: StopWatch) -> int:
+        """Returns a slot for a watch."""
+        slot = self.allocate()
+        self.watches[slot] = watch
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Takes a slot back."""
+        del self.watches[slot]
+        self._told.discard(slot)
+        super().release(slot)
+
+    def takers(self, slots: Ids) -> list[tuple[int, StopWatch]]:
+        """Returns which places of these, each the slot of a token's row, are watched, and by whom."""
+        held = enumerate(slots.tolist())
+        found = [(place, self.watches[slot]) for place, slot in held if slot != NO_SLOT]
+        return [(place, watch) for place, watch in found if watch.end is None]
+
+    def take(self, coming: HostTokens, takers: list[tuple[int, StopWatch]]) -> None:
+        """Notes tokens that come; those that have arrived are looked at, and nobody waits."""
+        self._coming.append((coming, takers))
+        while self._coming and self._coming[0][0].has_arrived:
+            self._look()
+
+    def ended(self, slots: Ids) -> list[Ended]:
+        """Returns which rows, that hold these slots, have ended since the last call; waits for tokens that come."""
+        while self._coming:
+            self._look()
+        new = {
+            slot: watch.end for slot, watch in self.watches.items() if watch.end is not None and slot not in self._told
+        }
+        self._told |= new.keys()
+        return [Ended(row, *new[slot]) for row, slot in enumerate(slots.tolist()) if slot in new]
+
+    def _look(self) -> None:
+        coming, takers = self._coming.pop(0)
+        tokens = coming.read()
+        for place, watch in takers:
+            watch.extend((tokens[place],))
+
+
+def watch_of(params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> StopWatch | None:
+    """Returns the watch of a request; None for one without stop sequences."""
+    return StopWatch(params, output_ids, vocab_size) if params.stop_sequences else None

@@ -1,0 +1,144 @@
+"""Filters that keep a range of a row's values: which rows have some, and their numbers in a step.
+
+They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
+operator finds the range (`csrc/cpu/rows/value_range.h`), elsewhere torch's operators (`device_ranges.py`).
+docs/filters.md has the definitions, section "Ranges of values".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
+from ascend_sample.sampling.edits.device_ranges import DeviceRanges
+from ascend_sample.sampling.edits.processing import MASKED
+from ascend_sample.sampling.edits.slots import StateSlots
+from ascend_sample.sampling.requests.fields import Stage
+from ascend_sample.sampling.requests.params import DEFAULTS, SamplingParams, fields_of
+from ascend_sample.sampling.rows.table import HostMirrors, to_device
+
+RANGE: Final = fields_of(Stage.RANGE)
+NUMBERS: Final = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
+"""The filters as the kernel numbers them. The last two have numbers in steps alone in which the coin has fallen."""
+Floats = NDArray[numpy.float32]
+MOST_BITS: Final = 126.0
+"""Of surprise: what is less probable than that weighs nothing, and no draw reaches it."""
+EPSILON: Final = NUMBERS.index("epsilon_cutoff")
+
+
+def keeps_range(params: SamplingParams) -> bool:
+    """Tells whether a request's rows lose values by a range: the best one of a greedy row is not looked for in it."""
+    return params.temperature > 0 and (
+        params.mirostat_tau > 0
+        or any(getattr(params, name) != DEFAULTS[name] for name in RANGE if name != "xtc_threshold")
+    )
+
+
+class Coins:
+    """Of xtc, for rows of a batch of which some exclude their top choices in some steps.
+
+    Args:
+        host: of the batch; positions are read in each step.
+        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingBatch
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
+        range(0, 8)
+        >>> Coins(batch.host).fallen()
+        array([ True, False,  True,  True,  True,  True,  True,  True])
+    """
+
+    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64] | None = None) -> None:
+        self._host, self._rows = host, numpy.arange(host.length) if rows is None else rows
+        self._seed = torch.from_numpy(host.seed[self._rows])
+        # An exponential number is above -log(p) with probability p.
+        with numpy.errstate(divide="ignore"):
+            self._bounds = -numpy.log(host.xtc_probability[self._rows].astype(numpy.float64))
+
+    def fallen(self) -> NDArray[numpy.bool_]:
+        """Tells of each row whether it excludes them in this step: by its seed and position alone."""
+        position = torch.from_numpy(self._host.position[self._rows])
+        noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
+        fallen: NDArray[numpy.bool_] = noise.numpy()[:, 0] > self._bounds
+        return fallen
+
+
+class RangeNumbers:
+    """The numbers of the filters of a batch's rows, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
+
+    On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
+
+    Args:
+        host: of the batch; positions are read in each step.
+        states: what its rows remember; read in each step too.
+        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
+
+    Attributes:
+        change: whether some differ from step to step.
+    """
+
+    def __init__(self, host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> None:
+        self._states = states
+        rows = numpy.arange(host.length) if rows is None else rows
+        self._numbers: Floats = host.stacked(NUMBERS)[:, rows]
+        probability = host.xtc_probability[rows]
+        self._numbers[-2:] *= probability > 0
+        self._coins = Coins(host, rows) if probability.any() else None
+        self._bounded = numpy.flatnonzero(host.mirostat_tau[rows] if states.device.type == "cpu" else ())
+        self._slots = host.state_slot[rows][self._bounded]
+        self.change = self._coins is not None or len(self._bounded) > 0
+
+    def of_step(self) -> Floats:
+        """Returns those of this step, which nobody may write to."""
+        if not self.change:
+            return self._numbers
+        numbers = self._numbers.copy()
+        if self._coins is not None:
+            numbers[-2:] *= self._coins.fallen()
+        if len(self._bounded):
+            assert self._states.values is not None, "rows hold slots"
+            bounds = self._states.values.numpy()[self._slots, 0]
+            least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
+            numbers[EPSILON, self._bounded] = numpy.maximum(numbers[EPSILON, self._bounded], least)
+        return numbers
+
+
+class RangedRows:
+    """The rows of a batch that keep a range of their values.
+
+    Args:
+        host: of the batch; its seeds and positions are read in each step.
+        states: what its rows remember, on the device of the logits; read in each step too.
+    """
+
+    def __init__(self, host: HostMirrors, states: StateSlots) -> None:
+        self._rows = numpy.flatnonzero(host.is_ranged)
+        device, self._numbers = states.device, RangeNumbers(host, states, self._rows)
+        self._rows_there = to_device(self._rows, device)
+        self._temperature = to_device(host.temperature[self._rows], device)
+        self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
+
+    def apply(self, logits: Tensor) -> None:
+        """Sets to -inf, in place, what is outside of the ranges; a NaN stays, to be told of.
+
+        Args:
+            logits: float32 [batch, vocab_size], after masks, biases and penalties.
+        """
+        has_all = len(self._rows) == len(logits)
+        values = logits if has_all else logits.index_select(0, self._rows_there)
+        numbers = self._numbers.of_step()
+        if self._on_device is None:
+            found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
+            least, most = (bound.unsqueeze(1) for bound in found)
+            values.masked_fill_((values < least) | (values > most), MASKED)
+        else:
+            values.masked_fill_(self._on_device.dropped(values, numbers), MASKED)
+        if not has_all:
+            logits.index_copy_(0, self._rows_there, values)

@@ -1,0 +1,1 @@
+"""What a request may ask, each field declared once, and how other engines spell it."""

@@ -1,0 +1,159 @@
+"""What a dialect is made of, and how a request in it is read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.requests.dialects.forms import IDS, NUMBER, Form
+
+PLAIN: Final = (bool, int, float, str, list, tuple, dict)
+"""Types whose values can be compared with those that ask for nothing."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What becomes of one field of another engine's request.
+
+    Attributes:
+        becomes: the fields of `SamplingParams` that it decides; none where it is the engine's, or refused.
+        note: what the documentation says of it: how it is taken, whose it is, or why it is refused.
+        off: the values of a refused field that mean nothing is asked for; None where the field is not refused.
+        form: of the values of a field that is taken; None where `SamplingParams` checks what they are.
+    """
+
+    becomes: tuple[str, ...] = ()
+    note: str = ""
+    off: tuple[Any, ...] | None = None
+    form: Form | None = None
+
+
+def taken(*becomes: str, note: str = "", form: Form | None = None) -> Field:
+    """Declares a field that decides some of ours."""
+    return Field(becomes, note, form=form)
+
+
+def number(*becomes: str, note: str = "") -> Field:
+    """Declares a field of numbers that decides some of ours."""
+    return taken(*becomes, note=note, form=NUMBER)
+
+
+def engines(note: str) -> Field:
+    """Declares a field that is the engine's matter, and changes no token that is drawn from given logits."""
+    return Field((), note)
+
+
+def same(*names: str) -> dict[str, Field]:
+    """Describes fields of numbers that are ours of the same names."""
+    return {name: number(name) for name in names}
+
+
+def refused(note: str, *off: Any) -> Field:
+    """Declares a field that nobody here serves; with one of the values `off`, or None, it asks for nothing."""
+    return Field((), note, off)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a request does not say itself.
+
+    Attributes:
+        owner: the function that reads, as errors name it.
+        eos_ids: the ids that end a text of the model.
+        vocab_size: of the model; None where the caller does not know.
+    """
+
+    owner: str
+    eos_ids: tuple[int, ...]
+    vocab_size: int | None
+
+    def refuse(
+        self, field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError
+    ) -> NoReturn:
+        """Raises the error of a field that cannot be taken."""
+        refuse(self.owner, field, rule, show(value), remedy, error)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where the engine draws from another distribution than ours, with the same values.
+
+    Attributes:
+        applies: tells whether these fields of ours are set so that it matters.
+        note: what the engine does instead.
+    """
+
+    applies: Callable[[Mapping[str, Any]], bool]
+    note: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The request of one engine.
+
+    Attributes:
+        name: as in `SamplingParams.from_<name>`.
+        source: the class or interface, with its version.
+        fields: what becomes of each.
+        convert: makes our fields of those that are taken and were given.
+        differences: where the engine's law is another one.
+    """
+
+    name: str
+    source: str
+    fields: Mapping[str, Field]
+    convert: Callable[[dict[str, Any], Context], dict[str, Any]]
+    differences: tuple[Difference, ...] = ()
+
+    def read(
+        self, request: object, eos_ids: Collection[int] = (), vocab_size: int | None = None, exactly: bool = False
+    ) -> dict[str, Any]:
+        """Returns the fields of `SamplingParams` that a request asks for.
+
+        Args:
+            request: a mapping, or the engine's own object. A value of None is one that was not given.
+            eos_ids: the ids that end a text of the model, where the engine knows them beside the request.
+            vocab_size: of the model.
+            exactly: refuses what the engine would draw from another distribution.
+
+        Raises:
+            TypeError: request has no fields, or a value has the wrong type.
+            ValueError: a field is unknown, or asks for what nobody here serves.
+        """
+        owner = f"SamplingParams.from_{self.name}"
+        IDS.check(owner, "eos_ids", eos_ids)
+        context = Context(owner, tuple(eos_ids), vocab_size)
+        given = {name: value for name, value in _values_of(request, context).items() if value is not None}
+        for name, value in given.items():
+            if name not in self.fields:
+                near = difflib.get_close_matches(str(name), self.fields, n=1)
+                remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out, or read it in its own dialect."
+                context.refuse("the name of a field", f"be one of {self.source}", name, remedy)
+            field = self.fields[name]
+            if field.off is not None and not (isinstance(value, PLAIN) and value in field.off):
+                rule = f"be {' or '.join(map(repr, field.off)) or 'left out'}"
+                context.refuse(name, rule, value, field.note)
+            if field.form is not None:
+                field.form.check(owner, name, value)
+        ours = self.convert({name: value for name, value in given.items() if self.fields[name].becomes}, context)
+        if vocab_size is not None:
+            ours["vocab_size"] = vocab_size
+        for difference in self.differences if exactly else ():
+            if difference.applies(ours):
+                context.refuse("exactly", "be False for this request", True, difference.note)
+        return ours
+
+
+def _values_of(request: object, context: Context) -> Mapping[str, Any]:
+    """Returns the public fields of a mapping, a dataclass, a msgspec or pydantic object, or a plain one."""
+    if isinstance(request, Mapping):
+        return request
+    names = getattr(request, "__struct_fields__", None)
+    if names is None and hasattr(request, "__dict__") and not isinstance(request, type):
+        names = [*vars(request), *(getattr(request, "__pydantic_extra__", None) or ())]
+    if names is None:
+        context.refuse("request", "be a mapping or the engine's object", request, "Give its dict.", TypeError)
+    return {name: getattr(request, name) for name in names if not name.startswith("_")}

@@ -1,0 +1,368 @@
+"""What one request asks of the sampler. Whatever is wrong with it is said here, before it reaches a batch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.requests.checks import (
+    LARGEST,
+    LARGEST_COUNT,
+    OWNER,
+    SMALLEST_POSITIVE,
+    integer,
+    real,
+    refuse_field,
+    to_bias,
+    to_boolean,
+    to_id,
+    to_ids,
+    to_sequences,
+)
+from ascend_sample.sampling.requests.contradictions import WHOLE_TEXT, check_contradictions, check_something_is_allowed
+from ascend_sample.sampling.requests.dialects import DIALECTS
+from ascend_sample.sampling.requests.fields import KEY, Column, Declaration, Stage, declared, to_fraction
+
+LARGEST_SEED: Final = 2**64 - 1
+PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
+"""Of presence and frequency, as in OpenAI's interface and vLLM."""
+SHARE: Final = real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch it off.", or_zero=True)
+"""Of filters that compare probabilities."""
+HOST_FRACTION: Final = Column("float32", is_on_device=False, convert=to_fraction)
+"""Of what the host tells a device in other terms: `value_ranges.py`."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SamplingParams:
+    """The parameters of one request: checked when it is made, immutable and hashable afterwards.
+
+    The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
+    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `typical_p`; the cutoffs, mirostat, `top_a` and
+    `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
+
+    Args:
+        temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
+            float32's normal numbers [2**-126, 3.4028235e38].
+        top_k: how many of the best ids stay, from 1; None is off, as is whatever reaches the vocabulary's size.
+        top_p: in (0, 1], at least 2**-126: the best ids stay until the sum of their probabilities exceeds it; 1 is
+            off. In float32 it stays below 1 when it is below 1.
+        min_p: 0, which is off, or in [2**-126, 1]: ids with less than this share of the best one's probability go.
+        typical_p: in [2**-126, 1]: the ids whose information, -log(probability), is nearest to the entropy stay until
+            their probabilities reach this sum; 1 is off. The best id may go.
+        epsilon_cutoff: 0, which is off, or in [2**-126, 1]: ids with a smaller probability go, but the best one.
+        eta_cutoff: 0, which is off, or in [2**-126, 1]: ids go, but the best one, whose probability is below this and
+            below sqrt(eta_cutoff) * exp(-entropy).
+        top_a: 0, which is off, or in [2**-126, 1]: ids with a probability below top_a times the square of the best
+            one's go, but the best one.
+        top_n_sigma: 0, which is off, or in [2**-126, 3.4028235e38]: ids whose logits are more than so many standard
+            deviations of the row's logits below the best one go.
+        xtc_probability: in [2**-126, 1], how often the top choices are excluded, by the request's own noise: of the ids
+            that have at least `xtc_threshold`, only the least probable ones stay; 0 is off.
+        xtc_threshold: in [2**-126, 1], a probability. Of no meaning while `xtc_probability` is 0.
+        mirostat_tau: 0, which is off, or in [2**-126, 64]. Mirostat 2: how many bits of surprise, -log2(probability),
+            tokens are to have on average. Ids go, but the best one, that have more than a bound, which begins at
+            2 mirostat_tau and moves with each draw: the request remembers it.
+        mirostat_eta: in [0, 1]: by how much of the difference of a surprise from `mirostat_tau` the bound moves.
+        adaptive_target: in [0, 1], the probability that drawn tokens are to have on average, before adaptive-p draws
+            them: of what all filters keep, ids near to what is missing for that are drawn more often. The request
+            remembers the average. None is off.
+        adaptive_decay: in [0, 0.99], what the average of `adaptive_target` keeps of itself with each token.
+        repetition_penalty: in [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
+            output, and multiplies the others; 1 is off.
+        presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
+        frequency_penalty: in [-2, 2]: is subtracted as often as the id occurs in the output; 0 is off.
+        logit_bias: what is added to the logits of some ids: finite, within float32's range, for no id that is
+            forbidden by `allowed_ids` or `bad_ids`. It is copied.
+        allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple.
+        bad_ids: ids that are never drawn. Kept as a sorted tuple.
+        bad_words: sequences of ids that the text, prompt and output, never comes to hold: the last id of one is not
+            drawn where the ones before it end the text. Sequences of one id become `bad_ids`. Kept as sorted tuples.
+        no_repeat_ngram_size: n: no id is drawn that repeats n tokens of the text in a row; 0 is off.
+        no_repeat_ngram_window: of how many of the last tokens n in a row must not be repeated, at least n; None: all.
+        no_repeat_ngram_whitelist: ids that may be drawn all the same, such as tags of tables. Kept as a sorted tuple.
+        dry_multiplier: 0, which is off, or in [2**-126, 3.4028235e38]. DRY: where the last n tokens of the text are
+            somewhere in it already, dry_multiplier * dry_base**(n - dry_allowed_length), at most 3.4028235e38, is
+            subtracted from the logit of the id that follows there; of several places the longest match counts.
+        dry_base: in [1, 3.4028235e38].
+        dry_allowed_length: shorter matches cost nothing; from 1.
+        dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
+            id that is one itself costs nothing. Kept as sorted tuples of tuples.
+        dry_range: in how many of the last tokens matches are looked for; None: in all.
+        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
+        stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
+        stop_sequences: sequences of ids that end the text where the output has them: `SamplingBatch.ended` tells of
+            it. Those of one id are `stop_ids` too. Kept as sorted tuples.
+        seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
+            draw one from its generator.
+        logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
+        kept: whether it is reported which ids all filters leave, with the log-probabilities that they are drawn with.
+        vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
+
+    Raises:
+        TypeError: a value has the wrong type. A bool is no number here.
+        ValueError: a value is out of range, or two contradict each other.
+
+    Example:
+        >>> params = SamplingParams(temperature=0.7, top_k=50, bad_ids=[7, 3])
+        >>> params.bad_ids
+        (3, 7)
+        >>> SamplingParams(min_p=1.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: SamplingParams: min_p must be 0 or lie in [2**-126, 1], got 1.5. Use 0 to switch min-p off.
+    """
+
+    temperature: float = declared(
+        1.0,
+        real(SMALLEST_POSITIVE, LARGEST, "Use 0 for greedy sampling.", or_zero=True),
+        Stage.DISTRIBUTION,
+        Column("float32"),
+    )
+    top_k: int | None = declared(
+        None,
+        integer(1, LARGEST_SEED, "Use None to switch top-k off."),
+        Stage.DISTRIBUTION,
+        Column("int32", off=SKIP_TOP_K, convert=lambda k, vocab_size: k if k < vocab_size else SKIP_TOP_K),
+    )
+    top_p: float = declared(
+        1.0,
+        real(SMALLEST_POSITIVE, 1.0, "Use 1 to switch top-p off, temperature 0 for the best id alone."),
+        Stage.DISTRIBUTION,
+        Column("float32", convert=to_fraction),
+    )
+    min_p: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch min-p off.", or_zero=True),
+        Stage.DISTRIBUTION,
+        Column("float32", convert=to_fraction),
+    )
+    typical_p: float = declared(
+        1.0, real(SMALLEST_POSITIVE, 1.0, "Use 1 to switch it off."), Stage.RANGE, HOST_FRACTION
+    )
+    epsilon_cutoff: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    eta_cutoff: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    top_a: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    top_n_sigma: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, LARGEST, "Use 0 to switch it off.", or_zero=True),
+        Stage.RANGE,
+        Column("float32", is_on_device=False),
+    )
+    xtc_probability: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    xtc_threshold: float = declared(
+        0.1, real(SMALLEST_POSITIVE, 1.0, "Use xtc_probability=0 to switch it off."), Stage.RANGE, HOST_FRACTION
+    )
+    mirostat_tau: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, 64.0, "Use 0 to switch mirostat off.", or_zero=True),
+        Stage.STATE,
+        Column("float32", is_on_device=False),
+    )
+    mirostat_eta: float = declared(
+        0.1,
+        real(SMALLEST_POSITIVE, 1.0, "Use 0 for a bound that stays.", or_zero=True),
+        Stage.STATE,
+        Column("float32", is_on_device=False),
+    )
+    adaptive_target: float | None = declared(
+        None, real(0.0, 1.0, "Use None to switch adaptive-p off."), Stage.STATE, Column("float32", -1.0, False)
+    )
+    adaptive_decay: float = declared(
+        0.9, real(0.0, 0.99, "Use 0 for the last token alone."), Stage.STATE, Column("float32", is_on_device=False)
+    )
+    repetition_penalty: float = declared(
+        1.0, real(SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off."), Stage.LOGITS, Column("float32")
+    )
+    presence_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
+    frequency_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
+    logit_bias: Mapping[int, float] = declared(dict, to_bias, Stage.LOGITS)
+    allowed_ids: Collection[int] | None = declared(None, to_ids, Stage.LOGITS)
+    bad_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    bad_words: Collection[Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
+    no_repeat_ngram_size: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 to switch it off."), Stage.LOGITS)
+    no_repeat_ngram_window: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
+    no_repeat_ngram_whitelist: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    dry_multiplier: float = declared(
+        0.0, real(SMALLEST_POSITIVE, LARGEST, "Use 0 to switch DRY off.", or_zero=True), Stage.LOGITS
+    )
+    dry_base: float = declared(1.75, real(1.0, LARGEST, "Use 1 for the same penalty at any length."), Stage.LOGITS)
+    dry_allowed_length: int = declared(2, integer(1, LARGEST_COUNT, "Use 1 for the shortest."), Stage.LOGITS)
+    dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
+    dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
+    min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
+    stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    stop_sequences: Collection[Sequence[int]] = declared((), to_sequences, Stage.REPORT)
+    seed: int | None = declared(
+        None,
+        integer(0, LARGEST_SEED, "Use seed % 2**64, or None for a seed that the batch draws."),
+        Stage.DRAW,
+        Column("int64", off=0),
+    )
+    logprobs: int | None = declared(
+        None,
+        integer(0, None, "Use None for none, {high} for all."),
+        Stage.REPORT,
+        Column("int32", off=-1, is_on_device=False),
+    )
+    kept: bool = declared(False, to_boolean, Stage.REPORT, Column("int32", is_on_device=False))
+    vocab_size: int | None = declared(
+        None, integer(1, MAX_VOCAB_SIZE, "It is the number of columns of the logits."), None
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", *FIELDS):  # ids are checked against it
+            value = getattr(self, name)
+            if value is not DEFAULTS[name]:  # a default is in its normal form
+                normal = FIELDS[name].check(value, name, self.vocab_size)
+                object.__setattr__(self, name, normal)  # the class is frozen for everybody else
+        self._name_single_ids("bad_words", "bad_ids")
+        self._name_single_ids("stop_sequences", "stop_ids")
+        if self.bad_words:
+            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+        check_contradictions(self)
+        check_something_is_allowed(self, self.vocab_size)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """Makes the parameters of a request that arrives as a dict, such as parsed JSON.
+
+        Args:
+            values: fields by name; those that are absent have their defaults.
+
+        Raises:
+            TypeError: not a mapping, or its keys are not strings, or as for the constructor.
+            ValueError: a field does not exist (the message names the nearest one that does), or as for the constructor.
+
+        Example:
+            >>> SamplingParams.from_mapping({"temprature": 0.5})
+            Traceback (most recent call last):
+            ...
+            ValueError: SamplingParams: 'temprature' must be a known field. Did you mean 'temperature'?
+        """
+        if not isinstance(values, Mapping):
+            refuse(OWNER, "the fields", "be a mapping", type(values).__name__, "Give a dict.", TypeError)
+        for name in values:
+            if not isinstance(name, str):
+                refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
+            if name not in FIELDS:
+                near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+                remedy = f"Did you mean {near[0]!r}?" if near else f"The fields are {', '.join(FIELDS)}."
+                raise ValueError(f"{OWNER}: {name!r} must be a known field. {remedy}")
+        return cls(**values)
+
+    @classmethod
+    def from_openai(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a request of OpenAI's API, a chat's or a completion's.
+
+        `from_vllm`, `from_sglang`, `from_generation_config` and `from_llama_cpp` do so of other requests. Every field
+        is taken, left to the engine, or refused by name: docs/requests.md has the tables.
+
+        Args:
+            request: a mapping of their fields, or the engine's own object. None is a value that was not given.
+            context: `eos_ids`, those that end a text of the model; `vocab_size`, of the model; `exactly=True`, which
+                refuses what the engine would draw from another distribution, such as one filtered in another order.
+
+        Raises:
+            TypeError: request has no fields, or as for the constructor.
+            ValueError: a field is unknown or asks for what is not served here, or as for the constructor.
+
+        Example:
+            >>> SamplingParams.from_openai({"temperature": 0.7, "seed": -1, "max_tokens": 9, "logit_bias": {"5": 1}})
+            SamplingParams(temperature=0.7, logit_bias={5: 1.0}, seed=18446744073709551615)
+            >>> SamplingParams.from_llama_cpp({"dynatemp_range": 1})
+            Traceback (most recent call last):
+            ...
+            ValueError: SamplingParams.from_llama_cpp: dynatemp_range must be 0.0, got 1. The temperature is one number.
+        """
+        return cls(**DIALECTS["openai"].read(request, **context))
+
+    @classmethod
+    def from_vllm(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a `vllm.SamplingParams`, as `from_openai` does."""
+        return cls(**DIALECTS["vllm"].read(request, **context))
+
+    @classmethod
+    def from_sglang(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of SGLang's SamplingParams, as `from_openai` does."""
+        return cls(**DIALECTS["sglang"].read(request, **context))
+
+    @classmethod
+    def from_generation_config(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a `transformers.GenerationConfig`, as `from_openai` does."""
+        return cls(**DIALECTS["generation_config"].read(request, **context))
+
+    @classmethod
+    def from_llama_cpp(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a request of llama.cpp's server, as `from_openai` does."""
+        return cls(**DIALECTS["llama_cpp"].read(request, **context))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""
+        return {name: getattr(self, name) for name in FIELDS} | {"logit_bias": dict(self.logit_bias)}
+
+    def check_vocab_size(self, vocab_size: int) -> None:
+        """Checks the request against the vocabulary of the batch that is to take it.
+
+        Args:
+            vocab_size: how many columns the logits have.
+
+        Raises:
+            ValueError: the request's own `vocab_size` is another one, an id is out of range, or nothing could be drawn.
+        """
+        if self.vocab_size is not None:
+            if self.vocab_size != vocab_size:
+                remedy = "Leave it out, or give the batch's."
+                refuse_field("vocab_size", f"be the batch's, {vocab_size}", self.vocab_size, remedy)
+            return  # everything was checked against it at construction
+        for name in WITH_IDS:
+            ids = getattr(self, name)
+            if ids:
+                largest = max(map(max, ids)) if FIELDS[name].check is to_sequences else max(ids)
+                to_id(largest, name, vocab_size)
+        if self.logprobs is not None:
+            FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
+        check_something_is_allowed(self, vocab_size)
+
+    def __repr__(self) -> str:
+        """Shows what differs from the defaults."""
+        values = self.to_mapping().items()
+        shown = [f"{name}={value!r}" for name, value in values if value != DEFAULTS[name] and value != {}]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __hash__(self) -> int:
+        return hash(tuple(tuple(v.items()) if isinstance(v, dict) else v for v in self.to_mapping().values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
+        return type(self).from_mapping, (self.to_mapping(),)
+
+    def _name_single_ids(self, sequences: str, ids: str) -> None:
+        """Has the sequences of one id among the ids of another field, too."""
+        single = {sequence[0] for sequence in getattr(self, sequences) if len(sequence) == 1}
+        if single:
+            object.__setattr__(self, ids, tuple(sorted(single.union(getattr(self, ids)))))
+
+
+FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}
+"""The declaration of each field, in the order of the fields."""
+DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
+"""Theirs, but for `logit_bias`, which gets a new one each time."""
+WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias, to_sequences)]
+
+
+def fields_of(*stages: Stage) -> tuple[str, ...]:
+    """Returns the names of the fields that act on any of these, in the order of the fields.
+
+    Example:
+        >>> fields_of(Stage.DISTRIBUTION, Stage.DRAW)
+        ('temperature', 'top_k', 'top_p', 'min_p', 'seed')
+    """
+    return tuple(name for name, declaration in FIELDS.items() if declaration.stage in stages)
+
+
+DISTRIBUTION: Final = fields_of(Stage.DISTRIBUTION)
+"""The fields that shape what is drawn from: all that routes, filters and strategies go by."""

@@ -1,0 +1,1 @@
+"""Steps at fixed addresses, for the graph of a device."""

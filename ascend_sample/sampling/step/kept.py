@@ -1,0 +1,304 @@
+"""Kept sets: the ids that all filters leave of the rows that ask, with their log-probabilities.
+
+On the CPU the draw itself tells what it draws from (`csrc/cpu/filters/kept_list.h`); elsewhere torch's operators list
+what the device's filters keep. docs/logprobs.md has the meaning, section "Kept sets".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.draws.best_tokens import sum_of_rows
+from ascend_sample.sampling.draws.total_order import mask_below_top_k
+from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
+from ascend_sample.sampling.step.distribution import LARGEST, Distributions, scaled_logits
+from ascend_sample.sampling.step.logprobs import AskingRows
+
+NO_ID: Final = -1
+"""What stands where there is room for an id, and none was kept."""
+
+
+class KeptSets(NamedTuple):
+    """What was kept of each row, one row behind the other, on the device of the logits.
+
+    A row keeps nothing if it has not asked, if its status is not `RowStatus.OK`, or if it keeps more than the bound
+    that was set: then ``counts`` tells how many.
+
+    Attributes:
+        offsets: int64 [batch + 1]: what row i keeps lies from offsets[i] to offsets[i + 1].
+        ids: int32 [kept], ascending in each row. Where a device was given a bound there may be more, of no meaning.
+        logprobs: float32 [kept], the logarithms of the probabilities that they are drawn with, which sum to 1 in a row.
+        counts: int32 [batch], how many ids the filters leave, also where that is more than the bound.
+
+    Example:
+        >>> kept = KeptSets(
+        ...     torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.tensor([0.75, 0.25]).log(), torch.tensor([2, 0])
+        ... )
+        >>> kept.of_row(0)
+        (tensor([1, 4]), tensor([-0.2877, -1.3863]))
+    """
+
+    offsets: Tensor
+    ids: Tensor
+    logprobs: Tensor
+    counts: Tensor
+
+    def of_row(self, row: int) -> tuple[Tensor, Tensor]:
+        """Returns the ids that a row keeps, and their log-probabilities: on a device, by waiting for the offsets."""
+        start, end = self.offsets[row : row + 2].tolist()
+        return self.ids[start:end], self.logprobs[start:end]
+
+    def padded(self, width: int) -> tuple[Tensor, Tensor]:
+        """Returns the sets as tables, without waiting: what trainers and engines pass on.
+
+        Args:
+            width: how many columns; a row's ids beyond them are left out.
+
+        Returns:
+            int32 [batch, width] with -1 behind a row's ids, and float32 [batch, width] with -inf.
+
+        Example:
+            >>> KeptSets(
+            ...     torch.tensor([0, 2, 2]), torch.tensor([1, 4]), torch.tensor([0.5, 0.5]).log(), torch.tensor([2, 0])
+            ... ).padded(3)[0]
+            tensor([[ 1,  4, -1],
+                    [-1, -1, -1]])
+        """
+        columns = torch.arange(width, device=self.offsets.device)
+        places = self.offsets[:-1].unsqueeze(1) + columns
+        is_there = places < self.offsets[1:].unsqueeze(1)
+        # One more entry, so that there is one to look at where nothing is kept.
+        ids = torch.cat((self.ids, self.ids.new_full((1,), NO_ID)))
+        logprobs = torch.cat((self.logprobs, self.logprobs.new_full((1,), -torch.inf)))
+        places = places.masked_fill(~is_there, len(self.ids))
+        return ids[places], logprobs[places]
+
+    def of_rows(self, stays: Tensor) -> KeptSets:
+        """Returns the same without what some rows keep; on the CPU, where sizes are known.
+
+        Args:
+            stays: bool [batch].
+        """
+        if bool(stays.all()):
+            return self
+        entries = stays.repeat_interleave(self.counts)
+        return KeptSets(offsets_of(self.counts * stays), self.ids[entries], self.logprobs[entries], self.counts)
+
+
+class KeptRows(NamedTuple):
+    """The rows of a batch that ask for kept sets: what stays the same from step to step.
+
+    Attributes:
+        asking: which.
+        is_wanted: bool [batch] on the CPU, the same.
+        parameters: theirs.
+        distributions: theirs, on a device whose operators find what is kept.
+        most: no set is larger; None: it may be.
+        keep_ties: as for `Sampler`.
+    """
+
+    asking: AskingRows
+    is_wanted: Tensor
+    parameters: RowParameters
+    distributions: Distributions | None
+    most: int | None
+    keep_ties: bool
+
+    @classmethod
+    def of_batch(
+        cls, batch: SamplingBatch, keep_ties: bool, round_float32: bool = False, most: int | None = None
+    ) -> KeptRows:
+        """Returns those of a batch."""
+        rows = np.flatnonzero(batch.host.kept)
+        if round_float32 and len(rows):
+            remedy = "Make the sampler without it."
+            refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
+        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: npt.NDArray[np.int64],
+        parameters: RowParameters,
+        vocab_size: int,
+        keep_ties: bool,
+        most: int | None = None,
+    ) -> KeptRows:
+        """Returns those of which rows ask, given the parameters of all rows."""
+        device, count = parameters.seed.device, len(parameters.seed)
+        asking = AskingRows.of(rows.tolist(), count, 0, device)
+        own = parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+        distributions = None
+        if device.type != "cpu" and not keep_ties and own.facts is not None:
+            distributions = Distributions(own, vocab_size)
+        is_wanted = torch.zeros(count, dtype=torch.bool, device="cpu")
+        is_wanted[torch.from_numpy(rows)] = True
+        return cls(asking, is_wanted, own, distributions, most, keep_ties)
+
+    def begun(self, near: Tensor | None = None) -> KeptOfStep:
+        """Returns where a step leaves what it has kept.
+
+        Args:
+            near: what rows of the CPU kernel that remember their draws ask, float32 [batch]: the probability that a
+                token is to have, or less than 0 for any; NaN for a row that does not ask.
+        """
+        return KeptOfStep(self, near, [], [])
+
+    def on_device(self, logits: Tensor, status: Tensor) -> KeptSets:
+        """Lists what the filters of a device keep, as `KeptOfStep.sets` does."""
+        own, status = self.asking.of_batch(logits), self.asking.of_batch(status)
+        values = kept_values(own, self.parameters, self.distributions, self.keep_ties)
+        return listed(values, status, self.asking, len(logits), self.most)
+
+
+class KeptOfStep(NamedTuple):
+    """What a step has kept: a draw on the CPU leaves it, block by block of its rows.
+
+    Attributes:
+        asked: by which rows.
+        near: as of `KeptRows.begun`.
+        parts: of each block what `KeptSets` has, in its order.
+        told: of each block the logarithms of the probabilities of its tokens, float32 [rows]: of rows that ask.
+    """
+
+    asked: KeptRows
+    near: Tensor | None
+    parts: list[Sequence[Tensor]]
+    told: list[Tensor]
+
+    def sets(self, logits: Tensor, status: Tensor) -> KeptSets:
+        """Returns what was kept of all rows: on a device it is listed now, and waited for where there is no bound.
+
+        Args:
+            logits: floats [batch, vocab_size], after edits. They stay as they are.
+            status: int8 [batch].
+        """
+        if not self.parts:
+            return self.asked.on_device(logits, status)
+        if len(self.parts) == 1:
+            found = KeptSets(*self.parts[0])
+        else:
+            ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
+            found = KeptSets(offsets_of(counts), ids, logprobs, counts)
+        most = self.asked.most
+        return found if most is None else found.of_rows(found.counts <= most)
+
+
+def offsets_of(counts: Tensor) -> Tensor:
+    """Returns where rows begin that have so many entries, and where the last one ends: int64 [rows + 1].
+
+    Example:
+        >>> offsets_of(torch.tensor([2, 0, 1]))
+        tensor([0, 2, 2, 3])
+    """
+    return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int64), (1, 0))
+
+
+def kept_values(
+    logits: Tensor, parameters: RowParameters, distributions: Distributions | None, keep_ties: bool
+) -> Tensor:
+    """Returns logits divided by the temperature, but for a shift of a row, and -inf for what filters drop.
+
+    Args:
+        logits: floats [rows, vocab_size], after edits. They stay as they are.
+        parameters: of the rows.
+        distributions: theirs, on a device whose operators find what is kept; None: torch's operators do.
+        keep_ties: as for `Sampler`.
+
+    Returns:
+        float32 [rows, vocab_size], to be written over.
+    """
+    if distributions is not None:
+        return distributions.scaled_but_for_a_shift(logits)
+    values = scaled_logits(logits, parameters, keep_ties)
+    # A top_k of 1 is greedy, whatever becomes of ties elsewhere.
+    return mask_below_top_k(values, (parameters.top_k == 1).to(torch.int32), False, most=1) if keep_ties else values
+
+
+def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, most: int | None) -> KeptSets:
+    """Lists what is above -inf of some rows of a batch.
+
+    Args:
+        values: float32 [rows, vocab_size]; they may be overwritten.
+        status: int8 [rows].
+        asking: which rows.
+        batch_size: of how many.
+        most: no list is longer: what would be is empty. Then nobody waits, and as much is allocated as that may be.
+            None: the host waits for the number.
+    """
+    vocab_size = values.shape[1]
+    is_kept = values > -torch.inf
+    is_bad = status != RowStatus.OK
+    counts = is_kept.sum(1, dtype=torch.int32).masked_fill_(is_bad, 0)
+    if most is not None:
+        taken = counts.masked_fill(counts > most, 0)
+        offsets = offsets_of(_of_batch(taken, asking, batch_size))
+        starts = offsets[:-1] if asking.there is None else offsets[asking.there]
+        return KeptSets(offsets, *_first(values, taken, starts, most), _of_batch(counts, asking, batch_size))
+    places = is_kept.masked_fill_(is_bad.unsqueeze(1), False).flatten().nonzero().squeeze(1)
+    logprobs = _normalised(values).flatten()[places]
+    counts = _of_batch(counts, asking, batch_size)
+    return KeptSets(offsets_of(counts), places.remainder_(vocab_size).to(torch.int32), logprobs, counts)
+
+
+def _of_batch(counts: Tensor, asking: AskingRows, batch_size: int) -> Tensor:
+    """Returns what rows that ask have as the batch has it, 0 for the others."""
+    return counts if asking.there is None else counts.new_zeros(batch_size).index_copy_(0, asking.there, counts)
+
+
+def _first(values: Tensor, taken: Tensor, starts: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Lists the first ``taken`` of the largest values of rows, at most ``most`` each, by id, with log-probabilities.
+
+    Args:
+        values: float32 [rows, vocab_size].
+        taken: int32 [rows], all that is above -inf, or 0.
+        starts: int64 [rows], where the lists begin.
+        most: no row has more.
+    """
+    width = min(most, values.shape[1])
+    found, ids = values.topk(width, 1)
+    found = found.sub_(found[:, :1].clone())  # so that the sum of the row loses no digits
+    found = found.sub_(found.logsumexp(1, keepdim=True))
+    columns = torch.arange(width, device=values.device)
+    # By id, and those that are none last.
+    ids, order = ids.masked_fill_(columns >= taken.unsqueeze(1), values.shape[1]).sort(1)
+    end = len(values) * width  # where what is none goes
+    places = (starts.unsqueeze(1) + columns).masked_fill_(ids == values.shape[1], end).flatten()
+    listed_ids = ids.new_full((end + 1,), NO_ID, dtype=torch.int32).scatter_(0, places, ids.flatten().to(torch.int32))
+    listed_values = found.new_full((end + 1,), -torch.inf).scatter_(0, places, found.gather(1, order).flatten())
+    return listed_ids[:end], listed_values[:end]
+
+
+def _normalised(values: Tensor) -> Tensor:
+    """Returns the logarithms of the probabilities, -inf where a row has -inf; a row is added up as if it were alone."""
+    values.sub_(values.amax(1, keepdim=True).clamp_(-LARGEST, LARGEST))
+    return values.sub_(sum_of_rows(values.exp()).log_())
+
+
+def _fake(
+    logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any, near: Tensor | None = None, **named: Any
+) -> tuple[Tensor, ...]:
+    """Has the shapes of the operator's results; how much is kept is a size that is not known before."""
+    torch.ops.ascend_sample.check_sample_kept_rows(logits, rows, is_wanted, *requests, near=near, **named)
+    count = is_wanted.shape[0]
+    kept = torch.library.get_ctx().new_dynamic_size()
+    return (
+        logits.new_empty(count, dtype=torch.int64),
+        logits.new_empty(count, dtype=torch.int8),
+        logits.new_empty(count + 1, dtype=torch.int64),
+        logits.new_empty(kept, dtype=torch.int32),
+        logits.new_empty(kept, dtype=torch.float32),
+        logits.new_empty(count, dtype=torch.int32),
+        logits.new_empty(0 if near is None else count, dtype=torch.float32),
+    )
+
+
+torch.library.register_fake("ascend_sample::sample_kept_rows", _fake)

@@ -1,0 +1,335 @@
+"""Log-probabilities of what was sampled, and of the best tokens beside it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
+from ascend_sample.sampling.draws.leftover import Leftover
+from ascend_sample.sampling.draws.segmented import SEGMENT
+from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.table import to_device
+from ascend_sample.sampling.step.distribution import (
+    LARGEST,
+    LEAST_SCALED,
+    NO_EDITS,
+    Distributions,
+    kept_logits,
+    scaled_logits,
+)
+
+NEGLIGIBLE: Final = -200.0
+"""A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
+LEAST_SHIFTED: Final = -LARGEST / 2
+"""The same of logits that are not scaled."""
+NUMBERS_OF_BLOCK: Final = 1 << 20
+"""So many processed logits are made at a time on a CPU, or as many rows as it has threads."""
+
+
+class LogprobsMode(str, enum.Enum):
+    """Which numbers are reported: before or after processing, as logits or normalised. The names are vLLM's.
+
+    Processed means: after mask, bias, penalties, temperature, top-k, top-p and min-p; -inf where a filter dropped the
+    token.
+    """
+
+    RAW_LOGPROBS = "raw_logprobs"
+    RAW_LOGITS = "raw_logits"
+    PROCESSED_LOGPROBS = "processed_logprobs"
+    PROCESSED_LOGITS = "processed_logits"
+
+    @classmethod
+    def named(cls, owner: str, name: object) -> LogprobsMode:
+        """Returns the mode of a name, or raises a ValueError that begins with its owner's."""
+        modes = [mode.value for mode in cls]
+        if name not in modes:
+            rule = f"be one of {', '.join(modes)}"
+            refuse(owner, "logprobs_mode", rule, show(name), "Leave it out for raw_logprobs.")
+        return cls(name)
+
+    @property
+    def is_processed(self) -> bool:
+        """Tells whether the numbers are those after processing."""
+        return self in (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
+
+    @property
+    def is_normalised(self) -> bool:
+        """Tells whether the numbers are logarithms of probabilities."""
+        return self in (LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS)
+
+
+class Logprobs(NamedTuple):
+    """The log-probabilities of the rows that asked for them.
+
+    Attributes:
+        rows: their places in the batch, ascending.
+        token_ids: int64 [rows, 1 + most], the sampled token, then the best in order; a row that asked for n < most
+            reads the first 1 + n columns.
+        values: float32 [rows, 1 + most], theirs, as `LogprobsMode` says.
+        ranks: int64 [rows], how many tokens have at least the sampled token's value; 1 is the best.
+    """
+
+    rows: list[int]
+    token_ids: Tensor
+    values: Tensor
+    ranks: Tensor
+
+
+class AskingRows(NamedTuple):
+    """The rows of a batch that ask for logprobs: what stays the same from step to step."""
+
+    rows: list[int]  # their places in the batch, ascending
+    there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
+    most: int  # how many of the best tokens they ask for, at most
+    lanes: Tensor | None  # from `chunk_lanes`
+    sums: dict[int, Tensor]  # what `room_for_sums` has made
+
+    @classmethod
+    def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
+        """Sends to the device what it has to know."""
+        there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
+        return cls(list(rows), there, most, chunk_lanes(device), {})
+
+    @property
+    def at_least_one(self) -> int:
+        """Returns how many of the best tokens are looked for: also where none is asked for, the largest logit is."""
+        return max(1, self.most)
+
+    def room_for_sums(self, segments: Tensor) -> Tensor:
+        """Returns room for the logarithms of the sums of [rows, segments, ids], and a column more of `NEGLIGIBLE`.
+
+        It is the same in each step: a device need not be told the last column again.
+        """
+        count = segments.shape[1]
+        if count not in self.sums:
+            self.sums[count] = segments.new_full((len(segments), count + 1), NEGLIGIBLE)
+        return self.sums[count]
+
+    def of_batch(self, tensor: Tensor) -> Tensor:
+        """Returns what a tensor has for each row of the batch, for these rows alone."""
+        return tensor if self.there is None else tensor.index_select(0, self.there)
+
+    def gathered(self) -> AskingRows:
+        """Returns the same rows where `of_batch` has been called for what they have."""
+        return self._replace(there=None)
+
+
+def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
+    """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
+    asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
+    parameters = batch.row_parameters()
+    return asking, parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+
+
+def gather_logprobs(
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, is_scaled: bool = False
+) -> Logprobs:
+    """Picks the sampled token's number, its rank, and the best tokens with theirs.
+
+    The best are the first of the total order of the logits, so they do not depend on how many are asked for, and each
+    number is a function of its row alone. A row whose logits are all -inf has no distribution: its logprobs are -inf.
+    Where there is +inf, its entries share the probability. On a CPU a native operator reads each row once, in place.
+
+    Args:
+        asking: whose logprobs these are.
+        logits: float32, float16 or bfloat16 [batch, vocab_size], raw or processed; NaN counts as -inf.
+        mode: which numbers are reported of them.
+        token_ids: int64 [batch], the sampled ones.
+        is_scaled: the logits come from `Distributions.scaled`, and may be written over.
+
+    Example:
+        >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
+        >>> asking = AskingRows.of([0], batch_size=1, most=2, device=logits.device)
+        >>> gather_logprobs(asking, logits, LogprobsMode.RAW_LOGITS, drawn)
+        Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
+    """
+    token_ids = asking.of_batch(token_ids)
+    if logits.is_cpu:
+        values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
+            logits, asking.there, token_ids, asking.most, mode.is_normalised
+        )
+        return Logprobs(asking.rows, ids, values, ranks)
+    # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
+    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf, is_scaled)
+    numbers = segments.flatten(1)[:, : logits.shape[1]]
+    best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
+    if mode.is_normalised and not is_scaled:  # else the best is 0 already
+        numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
+    least = LEAST_SCALED if is_scaled else LEAST_SHIFTED
+    return _of_segments(asking, segments, numbers, best_ids, token_ids, least if mode.is_normalised else None)
+
+
+def leftover_for(asking: AskingRows, mode: LogprobsMode) -> Leftover:
+    """Returns what a draw is to leave for `logprobs_of_leftover`, which all of the rows ask for."""
+    return Leftover(asking.at_least_one, asking.lanes, mode.is_processed)
+
+
+def logprobs_of_leftover(
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, left: Leftover, divisor: Tensor | None
+) -> Logprobs:
+    """Does what `gather_logprobs` and `processed_logprobs` do, bit for bit, with what a draw has left.
+
+    Args:
+        asking: all rows of the batch.
+        logits: those that were drawn from; for `LogprobsMode.PROCESSED_LOGPROBS` they may have been overwritten.
+        mode: any but `LogprobsMode.RAW_LOGITS`.
+        token_ids: the sampled ones.
+        left: from `leftover_for`, after the draw.
+        divisor: float32 [rows, 1], the temperatures.
+    """
+    if mode.is_processed:
+        found = gather_logprobs(asking, left.kept, mode, token_ids, is_scaled=True)
+        return found if mode.is_normalised else divided_logits(found, logits, divisor)
+    segments = _room_for_segments(logits)
+    numbers = segments.flatten(1)[:, : logits.shape[1]]
+    torch.sub(logits, left.base, out=numbers).nan_to_num_(nan=-torch.inf, posinf=0.0, neginf=-torch.inf)
+    return _of_segments(asking, segments, numbers, left.best_ids, token_ids, LEAST_SHIFTED)
+
+
+def _of_segments(
+    asking: AskingRows, segments: Tensor, numbers: Tensor, best_ids: Tensor, token_ids: Tensor, least: float | None
+) -> Logprobs:
+    """Looks numbers of rows up, in few launches.
+
+    Args:
+        asking: whose these are.
+        segments: float32 [rows, segments, ids of a segment]; they may be overwritten.
+        numbers: the part of them that is rows.
+        best_ids: of the best tokens.
+        token_ids: the sampled ones.
+        least: the numbers are to be normalised, their largest being 0, and at or below it is what stands beside +inf;
+            None: they are as they are.
+    """
+    if least is not None:
+        # By segments, so that a row is added up in the same way whatever other rows there are.
+        sums = asking.room_for_sums(segments)
+        torch.logsumexp(segments, 2, out=sums[:, :-1])
+        numbers.sub_(sums.logsumexp(1, keepdim=True))
+    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most]), dim=1)
+    values = numbers.gather(1, ids)
+    ranks = (numbers >= values[:, :1]).sum(1)
+    if least is not None:
+        values = torch.nn.functional.threshold(values, least, -torch.inf)
+    return Logprobs(asking.rows, ids, values, ranks)
+
+
+def processed_logprobs(
+    asking: AskingRows,
+    logits: Tensor,
+    mode: LogprobsMode,
+    token_ids: Tensor,
+    parameters: RowParameters,
+    distributions: Distributions | None,
+    keep_ties: bool,
+    edits: Mapping[str, Tensor] = NO_EDITS,
+) -> Logprobs:
+    """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
+
+    Args:
+        asking: whose logprobs these are.
+        logits: of these rows alone, after edits but for those that follow; they stay as they are.
+        mode: a processed one.
+        token_ids: int64, theirs.
+        parameters: theirs.
+        distributions: theirs, on a device whose operators find what is kept; None: `processed_logits` does.
+        keep_ties: as for `Sampler`.
+        edits: of these rows, what the CPU kernel does to logits that are there.
+    """
+    asking = asking.gathered()
+    if logits.is_cpu and len(logits) > 0:
+        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
+    if distributions is None:
+        return gather_logprobs(asking, processed_logits(logits, parameters, mode, keep_ties), mode, token_ids)
+    found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
+    return found if mode.is_normalised else divided_logits(found, logits, distributions.divisor)
+
+
+def _processed_in_blocks(
+    asking: AskingRows,
+    logits: Tensor,
+    mode: LogprobsMode,
+    token_ids: Tensor,
+    parameters: RowParameters,
+    keep_ties: bool,
+    edits: Mapping[str, Tensor],
+) -> Logprobs:
+    """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache."""
+    rows, vocab_size = logits.shape
+    step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
+    found = []
+    for start in range(0, rows, step):
+        block = np.arange(start, min(start + step, rows))
+        of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
+        part = slice(start, start + step)
+        options = (of_block, mode, keep_ties, edits_of_rows(edits, part))
+        # Of no name, so that the next block has its memory.
+        found.append(gather_logprobs(asking, processed_logits(logits[part], *options), mode, token_ids[part]))
+    if len(found) == 1:
+        return found[0]
+    return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))
+
+
+def processed_logits(
+    logits: Tensor,
+    parameters: RowParameters,
+    mode: LogprobsMode,
+    keep_ties: bool = False,
+    edits: Mapping[str, Tensor] = NO_EDITS,
+) -> Tensor:
+    """Returns what temperature and filters make of rows, float32 [rows, columns]; normalised ones, but for a shift."""
+    return (scaled_logits if mode.is_normalised else kept_logits)(logits, parameters, keep_ties, edits)
+
+
+def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:
+    """Returns what was found among scaled logits, with the numbers of the logits that were scaled.
+
+    Args:
+        found: by `gather_logprobs`, of scaled logits in a mode that is not normalised.
+        logits: [rows, vocab_size], before they were scaled.
+        divisor: float32 [rows, 1], the temperatures; None where all are 1.
+    """
+    values = logits.gather(1, found.token_ids)
+    values = values.float() if divisor is None else values / divisor
+    return found._replace(values=values.masked_fill_(found.values <= LEAST_SCALED, -torch.inf))
+
+
+def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
+    """Returns rows in segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row.
+
+    They are a copy unless the rows are clean and as long as whole segments.
+    """
+    rows, vocab_size = logits.shape
+    width = _width_of_segments(vocab_size)
+    if vocab_size % width == 0 and is_clean:
+        return logits.view(rows, -1, width)
+    if vocab_size % width == 0 and logits.dtype == torch.float32:
+        return logits.nan_to_num(nan=-torch.inf, posinf=infinity, neginf=-torch.inf).view(rows, -1, width)
+    segments = _room_for_segments(logits)
+    segments.flatten(1)[:, :vocab_size] = logits
+    return segments.nan_to_num_(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
+
+
+def _room_for_segments(logits: Tensor) -> Tensor:
+    """Allocates segments of rows, float32 [rows, segments, ids of a segment], with -inf beyond the rows."""
+    rows, vocab_size = logits.shape
+    width = _width_of_segments(vocab_size)
+    columns = -(-vocab_size // width) * width
+    room = torch.empty(rows, columns, dtype=torch.float32, device=logits.device)
+    if columns > vocab_size:
+        room[:, vocab_size:] = -torch.inf
+    return room.view(rows, -1, width)
+
+
+def _width_of_segments(vocab_size: int) -> int:
+    """Returns how many ids a segment has: fewer where that cuts a row into whole ones."""
+    return next((width for width in (SEGMENT, SEGMENT // 2) if vocab_size % width == 0), SEGMENT)
