@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._left_alone import DRAWING, say_left
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import filtered
+from ascend_sample.integrations._switches import is_on
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 
 TESTED_VERSIONS: Final = (
@@ -133,7 +133,7 @@ def register() -> None:
     ``ASCEND_SAMPLE_VLLM=0`` switches it off, and ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts
     of the logits. With an untested version of vLLM nothing is changed, and a warning says so.
     """
-    if os.environ.get(SWITCH) == "0":
+    if not is_on(SWITCH, default=True):
         return
     version = str(importlib.import_module("vllm").__version__).partition("+")[0]
     tested = [_minor(each) for each in TESTED_VERSIONS]

@@ -8,7 +8,6 @@ and seeds; in every other step it gathers first, and all is as without the switc
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._late_tensors import LateGather, source_of, whole_of
 from ascend_sample.integrations._replacing import replacing
+from ascend_sample.integrations._switches import is_on
 from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited, names_ids
 from ascend_sample.sampling import Sampler
 from ascend_sample.sampling.rows.parameters import Facts
@@ -56,7 +56,7 @@ class _Call:
 
 def is_switched_on() -> bool:
     """Tells whether logits are not to be gathered."""
-    return os.environ.get(SWITCH, "0") not in ("", "0")
+    return is_on(SWITCH, default=False)
 
 
 def install() -> None:

@@ -174,6 +174,13 @@ class TestInstall:
             monkeypatch.setenv(vllm_shards.SWITCH, value)
         assert vllm_shards.is_switched_on() is is_on
 
+    @pytest.mark.parametrize("module", [adapter, vllm_shards], ids=["plugin", "shards"])
+    def test_a_switch_is_0_or_1(self, module: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(module.SWITCH, "false")
+        ask = adapter.register if module is adapter else vllm_shards.is_switched_on
+        with pytest.raises(ValueError, match=f"{module.SWITCH} must be 0 or 1, got 'false'. Leave it out for [01]."):
+            ask()
+
 
 TRAPS = (
     Trap(

@@ -1,5 +1,5 @@
-// Exponential noise from counters: ascend_sample/sampling/draws/noise.py, the specification, on vectors.
-// The same operations in the same order, so the same bits.
+// Exponential noise from counters: ascend_sample/sampling/draws/noise.py, the specification, on
+// vectors. The same operations in the same order, so the same bits.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,6 @@
 // What is done to a row before it is sampled: addends and penalties at listed ids, and masks. The
-// arithmetic is that of ascend_sample/sampling/edits/processing.py: float32, each operation rounded.
+// arithmetic is that of ascend_sample/sampling/edits/processing.py: float32, each operation
+// rounded.
 #pragma once
 
 #include <algorithm>
