@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.edits.row_edits import value_ranges
+from ascend_sample.sampling.edits import value_ranges
 from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 

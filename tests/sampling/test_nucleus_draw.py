@@ -7,13 +7,14 @@ end: a token may depend on neither, nor on what else a row asks for.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 
 VOCAB_SIZE = 3000
 ROWS = 400
@@ -52,21 +53,34 @@ def late(generator: torch.Generator) -> Tensor:
 KINDS = {kind.__name__: kind for kind in (normal, with_ties, with_a_tail, masked, late)}
 
 
-def nuclei(logits: Tensor, p: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """What top-p keeps, bool [rows, vocab_size], and the rows in which rounding does not decide that, bool [rows]."""
-    logits = logits.float()
-    quotients = (logits - logits.amax(1, keepdim=True)) / temperature
-    ordered = quotients.sort(dim=1, descending=True, stable=True)
-    probabilities = ordered.values.double().softmax(1)
-    sums = probabilities.cumsum(1)
-    is_kept = sums - probabilities <= p
-    return torch.zeros_like(is_kept).scatter_(1, ordered.indices, is_kept), ((sums - p).abs() > NEAR).all(1)
+class Nuclei:
+    """What top-p keeps of rows, for several p."""
+
+    def __init__(self, logits: Tensor, temperature: float) -> None:
+        logits = logits.float()
+        quotients = (logits - logits.amax(1, keepdim=True)) / temperature
+        ordered = quotients.sort(dim=1, descending=True, stable=True)
+        self._ids, probabilities = ordered.indices, ordered.values.double().softmax(1)
+        self._sums = probabilities.cumsum(1)
+        self._before = self._sums - probabilities
+
+    def of(self, p: float) -> tuple[Tensor, Tensor]:
+        """What is kept, bool [rows, vocab_size], and in which rows rounding does not decide that, bool [rows]."""
+        is_kept = self._before <= p
+        is_clear = ((self._sums - p).abs() > NEAR).all(1)
+        return torch.zeros_like(is_kept).scatter_(1, self._ids, is_kept), is_clear
 
 
+@cache
 def batch_of(params: SamplingParams, rows: int = ROWS) -> SamplingBatch:
+    """Rows that differ in their seeds: many tests draw from them, and none moves them on."""
     batch = SamplingBatch(VOCAB_SIZE)
     batch.extend([replace(params, seed=row) for row in range(rows)])
     return batch
+
+
+def draw(logits: Tensor, batch: SamplingBatch) -> SamplerOutput:
+    return Sampler()(logits, batch, advance=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -75,14 +89,15 @@ def batch_of(params: SamplingParams, rows: int = ROWS) -> SamplingBatch:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_outside_changes_nothing(kind: str, shift: float, temperature: float, dtype: torch.dtype) -> None:
     logits = (KINDS[kind](torch.Generator().manual_seed(1)) + shift).to(dtype)
+    nuclei = Nuclei(logits, temperature)
     clear = 0
     for p in (0.3, 0.9, 0.995):
-        is_kept, is_clear = nuclei(logits, p, temperature)
+        is_kept, is_clear = nuclei.of(p)
         params = SamplingParams(top_p=p, temperature=temperature)
-        drawn = Sampler()(logits, batch_of(params))
-        told = Sampler()(logits, batch_of(replace(params, kept=True)))
+        drawn = draw(logits, batch_of(params))
+        told = draw(logits, batch_of(replace(params, kept=True)))
         alone = logits.masked_fill(~is_kept, -torch.inf)
-        expected = Sampler()(alone, batch_of(replace(params, top_p=1.0))).token_ids
+        expected = draw(alone, batch_of(replace(params, top_p=1.0))).token_ids
         clear += int(is_clear.sum())
         assert torch.equal(drawn.token_ids[is_clear], expected[is_clear])
         assert torch.equal(drawn.token_ids, told.token_ids)
@@ -112,16 +127,16 @@ def test_other_filters_beside(more: dict[str, Any], dtype: torch.dtype) -> None:
         ranged = {name: value for name, value in more.items() if name != "min_p"}
         batch = batch_of(replace(others, min_p=0.0))
         left = logits.float() if not ranged else batch.process(logits.float()).logits
-        is_kept, is_clear = nuclei(left, 0.8, temperature)
+        is_kept, is_clear = Nuclei(left, temperature).of(0.8)
         weights = (left.double() / temperature).softmax(1)
         share = weights / weights.amax(1, keepdim=True)
         is_kept &= share >= others.min_p
         is_clear &= ((share - others.min_p).abs() > NEAR).all(1) | (others.min_p == 0)
         params = replace(others, top_p=0.8)
-        drawn = Sampler()(logits, batch_of(params)).token_ids
-        told = Sampler()(logits, batch_of(replace(params, kept=True)))
+        drawn = draw(logits, batch_of(params)).token_ids
+        told = draw(logits, batch_of(replace(params, kept=True)))
         alone = left.masked_fill(~is_kept, -torch.inf)
-        expected = Sampler()(alone, batch_of(SamplingParams(temperature=temperature))).token_ids
+        expected = draw(alone, batch_of(SamplingParams(temperature=temperature))).token_ids
         assert int(is_clear.sum()) > ROWS // 8
         assert torch.equal(drawn[is_clear], expected[is_clear])
         assert torch.equal(drawn, told.token_ids)

@@ -14,7 +14,7 @@ import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.drafts import places as draft_places
-from ascend_sample.sampling.edits.row_edits import text_indexes, text_rules
+from ascend_sample.sampling.edits import text_indexes, text_rules
 from ascend_sample.sampling.edits.slots import addend_of
 from ascend_sample.sampling.edits.text_rules import TextRules
 

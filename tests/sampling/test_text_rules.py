@@ -18,7 +18,7 @@ from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.drafts import places as draft_places
 from ascend_sample.sampling.edits import row_edits as edits
-from ascend_sample.sampling.edits.row_edits import text_indexes, text_rules
+from ascend_sample.sampling.edits import text_indexes, text_rules
 from ascend_sample.sampling.edits.text_rules import TextRules, longest_match, penalty_of
 from ascend_sample.sampling.reference.distribution import forbidden_ids, process_row, repetitions
 from ascend_sample.sampling.static import edits as static_edits

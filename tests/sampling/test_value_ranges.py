@@ -20,7 +20,7 @@ from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarp
 
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep
-from ascend_sample.sampling.edits.row_edits import value_ranges
+from ascend_sample.sampling.edits import value_ranges
 from ascend_sample.sampling.edits.value_ranges import Coins, RangeNumbers, keeps_range
 from ascend_sample.sampling.reference.distribution import keep_range, process_row, target_distribution
 from ascend_sample.sampling.rows.table import PLACES, HostMirrors

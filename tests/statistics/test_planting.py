@@ -32,7 +32,7 @@ def test_a_fault_that_is_called() -> None:
 @pytest.mark.parametrize("on", ["native", "torch"])
 def test_a_fault_that_nothing_calls(on: str) -> None:
     with (
-        pytest.raises(AssertionError, match=r"nothing called what was planted in edits\.edited"),
+        pytest.raises(AssertionError, match=r"nothing called what was planted in row_edits\.edited"),
         planted(lambda planter: planter.replace(edits, "edited", edits.edited)),
     ):
         counts_of(PLAIN, 10, on=on)
@@ -43,7 +43,7 @@ def test_a_fault_of_which_one_half_is_called() -> None:
         around_noise(shared_lanes)(planter)
         planter.replace(edits, "edited", edits.edited)
 
-    with pytest.raises(AssertionError, match=r"planted in edits\.edited$"), planted(both):
+    with pytest.raises(AssertionError, match=r"planted in row_edits\.edited$"), planted(both):
         counts_of(PLAIN, 10, on="second operator")
 
 
