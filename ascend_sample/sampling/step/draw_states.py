@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.kept_choices import Choices, Dense, Told
 from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.noise import Purpose
@@ -26,9 +27,6 @@ from ascend_sample.sampling.rows.parameters import RowParameters, RowsOutput, Ro
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import Distributions
 from ascend_sample.sampling.step.kept import KeptOfStep, kept_values
-
-if TYPE_CHECKING:
-    from ascend_sample.sampling.batch import SamplingBatch
 
 NATS_OF_A_BIT: Final = math.log(2)
 ANY_PROBABILITY: Final = -1.0
