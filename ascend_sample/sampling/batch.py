@@ -53,6 +53,7 @@ class SamplingBatch:
         version: changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
         plans: what samplers keep for the batch as it is: emptied when `version` changes, and gone with the batch.
+        row_edits: what its rows change about their logits; it is there for the layer's own modules.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -94,7 +95,7 @@ class SamplingBatch:
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
-        self._edits = RowEdits(self._table, self.vocab_size)
+        self.row_edits = RowEdits(self._table, self.vocab_size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the plans of samplers: a copy, or what is unpickled, draws on as the batch does, apart from it."""
@@ -111,7 +112,7 @@ class SamplingBatch:
     @property
     def slot_bytes(self) -> int:
         """Returns how many bytes of device memory masks, biases and what rows have seen take at the moment."""
-        return sum(slots.bytes for slots in self._edits.slots.values())
+        return sum(slots.bytes for slots in self.row_edits.slots.values())
 
     @property
     def states(self) -> DrawStates:
@@ -194,7 +195,7 @@ class SamplingBatch:
             return range(len(self), len(self))
         self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - length) for one, length in zip(params, lengths[1], strict=True)]
-        slots = self._edits.allocate(params, known, left)
+        slots = self.row_edits.allocate(params, known, left)
         columns: dict[str, Iterable[Any]] = {
             name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
             for name, declaration in FIELDS.items()
@@ -219,7 +220,7 @@ class SamplingBatch:
         row = arguments.to_row(row, len(self))
         last = len(self) - 1
         processed = bool(self.host.is_processed[[row, last]].any())
-        self._edits.release(row)
+        self.row_edits.release(row)
         self._params[row] = self._params[last]
         self._params.pop()
         moved = self._table.remove(row)
@@ -271,7 +272,7 @@ class SamplingBatch:
         elif count:
             self._flush(int(numpy.bincount(host_rows).max()))
             there = self._table.sent(host_rows)  # before anything is counted, as a device may have no room
-            self._edits.append_to(host_rows, token_ids)
+            self.row_edits.append_to(host_rows, token_ids)
             self._allow_stop_ids(self._table.advance(host_rows, there))
 
     def advance(self, token_ids: Tensor, *, are_ids: bool = True) -> None:
@@ -290,7 +291,7 @@ class SamplingBatch:
             (tensor([1]), tensor([[ 0.0000,  0.0000, -0.5000]]))
         """
         self._flush(1)
-        self._edits.append(token_ids, are_ids)
+        self.row_edits.append(token_ids, are_ids)
         self._allow_stop_ids(self._table.advance(None, None))
 
     def ended(self) -> list[Ended]:
@@ -298,7 +299,7 @@ class SamplingBatch:
 
         Tokens that a device has drawn are waited for.
         """
-        return self._edits.stops.ended(self.host.stop_slot)
+        return self.row_edits.stops.ended(self.host.stop_slot)
 
     def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""
@@ -318,7 +319,7 @@ class SamplingBatch:
     def _flush(self, more: int = 0) -> None:
         """Does what `flush` does, and makes room for so many more tokens in the lists of rows with penalties."""
         self._table.flush()
-        self._edits.flush(more)
+        self.row_edits.flush(more)
 
     @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
@@ -335,7 +336,7 @@ class SamplingBatch:
             ValueError: they have the wrong shape or device, or a graph is captured there.
         """
         arguments.check_logits(logits, len(self), self.vocab_size, self.device)
-        whole, plan = self.edited(logits), self._edits.plan
+        whole, plan = self.edited(logits), self.row_edits.plan
         if whole is None or plan is None:
             return None
         changed = whole if len(plan.host_rows) == len(self) else whole.index_select(0, plan.rows)
@@ -365,9 +366,9 @@ class SamplingBatch:
                     [1., 3., 1.]])
         """
         if columns is not None:
-            self._edits.use_columns(columns)
+            self.row_edits.use_columns(columns)
         self.flush()
-        return self._edits.applied_to(logits, bitmask, has_ranges)
+        return self.row_edits.applied_to(logits, bitmask, has_ranges)
 
     def native_edits(self, bitmask: Bitmask | None = None) -> dict[str, Tensor]:
         """Returns what the CPU kernel does to logits before top-k, as `edited`: arguments of its operator, by name.
@@ -380,7 +381,7 @@ class SamplingBatch:
             ['addend_ids', 'addend_lengths', 'addend_slot', 'addends']
         """
         self.flush()
-        edits = self._edits.native()
+        edits = self.row_edits.native()
         return edits if bitmask is None else edits | bitmask.native_edits(len(self))
 
     def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
@@ -395,7 +396,7 @@ class SamplingBatch:
     def _allow_stop_ids(self, rows: NDArray[numpy.int64]) -> None:
         """Lets rows that have their `min_tokens` draw their stop ids."""
         for row in rows.tolist():
-            self._edits.allow_stop_ids(row, self._params[row])
+            self.row_edits.allow_stop_ids(row, self._params[row])
             self._changed(True)
 
     def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:
@@ -410,4 +411,4 @@ class SamplingBatch:
         """Notes that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self.plans.clear()
-        self._edits.rows_changed(processed)
+        self.row_edits.rows_changed(processed)

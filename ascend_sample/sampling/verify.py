@@ -301,7 +301,7 @@ def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPl
     key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))
     left = batch.host.min_tokens_left
     is_ending = bool(left.any() and ((left > 0) & (left <= counts)).any())  # so many drafts may outlast it
-    is_ending |= bool(batch._edits.rules)  # whose places have other slots in each call
+    is_ending |= bool(batch.row_edits.rules)  # whose places have other slots in each call
     if key in kept and not is_ending:
         return kept[key]
     layout = ChainLayout(counts, batch.device) if parents is None else TreeLayout(counts, parents, batch.device)

@@ -18,7 +18,7 @@ def check_drawn_as_from_a_copy(logits: Tensor, params: list[SamplingParams]) -> 
     batch.extend(params)
     off = {name: SamplingParams().to_mapping()[name] for name in value_ranges.RANGE}
     alone.extend([replace(one, **off) for one in params])
-    numbers = torch.from_numpy(RangeNumbers(batch.host, batch._edits.states).of_step())
+    numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
     temperature = torch.tensor([one.temperature for one in params])
     least, most = (bound.unsqueeze(1) for bound in torch.ops.ascend_sample.value_ranges(logits, temperature, numbers))
     copy = logits.masked_fill((logits < least) | (logits > most), -torch.inf)

@@ -48,7 +48,7 @@ def test_arguments_are_made_once_for_as_long_as_they_stay() -> None:
         for name, argument in wanted.items():
             assert torch.equal(found[name], argument), (number, name)
         same = asked.native_edits()
-        changing = {"ranges"} if RangeNumbers(asked.host, asked._edits.states).change else set()
+        changing = {"ranges"} if RangeNumbers(asked.host, asked.row_edits.states).change else set()
         assert all(same[name] is argument for name, argument in found.items() if name not in changing), number
 
 

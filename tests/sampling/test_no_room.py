@@ -101,7 +101,7 @@ def test_places_of_drafts_hold_nothing_afterwards(device: str) -> None:
         verify_drafts(logits, drafts, one, counts=counts)
 
     verify(batch)
-    held = [slots.lengths.tolist() for slots in batch._edits.slots.values()]
+    held = [slots.lengths.tolist() for slots in batch.row_edits.slots.values()]
     for one in disturbed(batch, verify):
-        assert [slots.lengths.tolist() for slots in one._edits.slots.values()] == held
+        assert [slots.lengths.tolist() for slots in one.row_edits.slots.values()] == held
         assert known(one) == known(copy.deepcopy(batch))

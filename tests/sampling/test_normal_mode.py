@@ -129,7 +129,9 @@ def test_a_sampler_keeps_no_batch(device: str) -> None:
     batch.extend(REQUESTS, PROMPTS)
     sampler(logits_of(batch), batch)
     gone = weakref.ref(batch)
-    tensors = [weakref.ref(tensor) for tensor in (batch._table._tensors["int64"], batch._edits.penalties.occurrences)]
+    tensors = [
+        weakref.ref(tensor) for tensor in (batch._table._tensors["int64"], batch.row_edits.penalties.occurrences)
+    ]
     del batch
     gc.collect()
     assert gone() is None

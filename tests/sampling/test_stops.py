@@ -81,7 +81,7 @@ def test_sequences_of_one_id_are_stop_ids() -> None:
 
 def test_stop_ids_alone_cost_nothing(npu: str) -> None:
     batch = new_batch([SamplingParams(stop_ids=[3])], npu)
-    assert not batch._edits.stops.watches
+    assert not batch.row_edits.stops.watches
     batch.append(ids(3, device=npu))
     assert batch.ended() == []
 

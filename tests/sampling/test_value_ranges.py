@@ -222,7 +222,7 @@ def test_a_row_is_the_same_alone_and_with_any_threads(device: str) -> None:
 
 def test_instruction_sets_agree(tmp_path: Path) -> None:
     batch = new_batch(mixed(60))
-    numbers = torch.from_numpy(RangeNumbers(batch.host, batch._edits.states).of_step())
+    numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
     calls = [(rows_of(60, dtype), batch.temperature, numbers) for dtype in DTYPES]
     torch.save(calls, tmp_path / "calls.pt")
     assert_same_on_all_code_paths(

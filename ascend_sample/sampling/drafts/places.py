@@ -159,7 +159,7 @@ class DraftPlaces(SamplingBatch):
         columns["addend_slot"] = self._addend_slots(columns)
         self._table.extend(columns)
         self._params = [batch.params[request] for request in layout.request.tolist()]
-        self._edits = self._place_edits = PlaceEdits(self._table, batch._edits, layout)
+        self.row_edits = self._place_edits = PlaceEdits(self._table, batch.row_edits, layout)
 
     def split_edits(self) -> dict[str, Tensor]:
         """Returns what ranks do to their parts of the places' logits, with the drafts of the call."""
@@ -172,7 +172,7 @@ class DraftPlaces(SamplingBatch):
         self.follow_requests()
         self.padded = self.layout.padded(draft_ids)
         self._place_edits.use_drafts(self.padded)
-        if self.requests._edits.rules:
+        if self.requests.row_edits.rules:
             self._apply_rules(draft_ids)
 
     def follow_requests(self) -> None:
@@ -183,11 +183,11 @@ class DraftPlaces(SamplingBatch):
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""
         for slot in self._taken:
-            self.requests._edits.addends.release(slot)
+            self.requests.row_edits.addends.release(slot)
 
     def _apply_rules(self, draft_ids: Tensor) -> None:
         """Gives places of requests with rules slots of their own: each has seen the drafts before it."""
-        edits, layout, host = self.requests._edits, self.layout, self.requests.host
+        edits, layout, host = self.requests.row_edits, self.layout, self.requests.host
         drafts = HostTokens(draft_ids).read()
         held, left = host.addend_slot.tolist(), host.min_tokens_left.tolist()
         for place, (request, column) in enumerate(zip(layout.request.tolist(), layout.column.tolist(), strict=True)):
@@ -211,7 +211,7 @@ class DraftPlaces(SamplingBatch):
         for request in numpy.unique(self.layout.request[ends_before]).tolist():
             params, slot = self.requests.params[request], NO_SLOT
             if has_addend(params, self.vocab_size):
-                slot = self.requests._edits.addends.hold(addend_of(params, False, self.vocab_size))
+                slot = self.requests.row_edits.addends.hold(addend_of(params, False, self.vocab_size))
                 self._taken.append(slot)
             slots[ends_before & (self.layout.request == request)] = slot
         return slots  # `follow_requests` writes them: a device that has no room then has `take_back` follow

@@ -112,7 +112,7 @@ class DrawStates:
 
     @property
     def _slots(self) -> StateSlots:
-        return self._batch._edits.states
+        return self._batch.row_edits.states
 
     def _slot(self, row: Any) -> int:
         return int(self._batch.host.state_slot[to_row(row, len(self._batch))])

@@ -78,9 +78,9 @@ class StaticEdits:
             batch: the rows.
             instead: how they are served otherwise.
         """
-        if batch._edits.rules:
+        if batch.row_edits.rules:
             batch.flush()  # they make their lists then
-        edits, host = batch._edits, batch.host
+        edits, host = batch.row_edits, batch.host
         if host.is_ranged.any():
             rule = f"have no {', '.join(RANGE)} that is on"
             remedy = f"A graph has no room for them: {instead}"
@@ -108,8 +108,8 @@ class StaticEdits:
             is_edited: the requests' own edits have been done to the logits.
         """
         batch.flush()
-        if batch._edits.ruled_lists != self._ruled_lists:
-            self._ruled_lists, self._written = batch._edits.ruled_lists, None
+        if batch.row_edits.ruled_lists != self._ruled_lists:
+            self._ruled_lists, self._written = batch.row_edits.ruled_lists, None
         if NAME not in batch.plans:
             batch.plans[NAME] = object()  # stands for the batch as it is, which is not to be kept
         written = (batch.plans[NAME], is_edited)
@@ -164,7 +164,7 @@ class StaticEdits:
 
     def _write_rows(self, batch: SamplingBatch, is_edited: bool) -> None:
         """Copies what stays the same for as long as the batch does."""
-        edits, host = batch._edits, batch.host
+        edits, host = batch.row_edits, batch.host
         self._addends.zero_()  # an addend of 0 changes nothing, whatever the id
         self._own_words.fill_(-1)
         self._penalized = None
@@ -185,7 +185,7 @@ class StaticEdits:
     def _write_seen(self, batch: SamplingBatch) -> None:
         """Copies what rows with penalties have seen, and how often each of its ids occurs."""
         assert self._penalized is not None, "some rows have penalties"
-        lists, occurrences = batch._edits.penalties.lists, batch._edits.penalties.occurrences
+        lists, occurrences = batch.row_edits.penalties.lists, batch.row_edits.penalties.occurrences
         assert lists is not None, "slots are written before they are read"
         assert occurrences is not None, "slots are written before they are read"
         rows, slots = self._penalized

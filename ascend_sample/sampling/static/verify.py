@@ -205,7 +205,7 @@ class StaticVerification:
         return VerifiedDrafts(self.token_ids[:count], self.accepted[:count], self.status[:count], None)
 
     def _check(self, batch: SamplingBatch) -> None:
-        host, edits = batch.host, batch._edits
+        host, edits = batch.host, batch.row_edits
         for asked, what, remedy in (
             (host.logprobs >= 0, "asks for logprobs", WITHOUT),
             (host.kept, "has kept=True", "Sample the places as rows of a batch of their own, or leave kept out."),

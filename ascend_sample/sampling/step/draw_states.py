@@ -48,7 +48,7 @@ class StepStates(NamedTuple):
 
     def keep(self, batch: SamplingBatch) -> None:
         """Lets the batch remember it: for steps that were taken without ``advance``, before rows come or move."""
-        held = batch._edits.states.values
+        held = batch.row_edits.states.values
         assert held is not None, "its rows hold slots"
         held.index_copy_(0, self.slots, self.values)
 
@@ -149,7 +149,7 @@ class _RowsOfRule:
         """Writes the probabilities that tokens are to have, if any, to a float32 [batch]."""
         if isinstance(self._rule, AdaptiveP):
             batch.flush()  # states may have been set
-            wanted = self._rule.wanted(batch._edits.states.read(self._slots)).squeeze(1)
+            wanted = self._rule.wanted(batch.row_edits.states.read(self._slots)).squeeze(1)
             if self._there is None:
                 near.copy_(wanted)
             else:
@@ -158,7 +158,7 @@ class _RowsOfRule:
     def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Does what `RememberingRows.after` does."""
         batch = step.batch
-        before, token_ids = batch._edits.states.read(self._slots), self._of_batch(drawn.token_ids)
+        before, token_ids = batch.row_edits.states.read(self._slots), self._of_batch(drawn.token_ids)
         choices, is_ok = self._choices(step), self._of_batch(drawn.status) == RowStatus.OK
         if isinstance(self._rule, AdaptiveP) and isinstance(choices, Dense):
             seed = batch.seed
