@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy
@@ -17,10 +17,9 @@ from ascend_sample.sampling.edits.row_edits import Known, RowEdits
 from ascend_sample.sampling.edits.state_slots import DrawStates
 from ascend_sample.sampling.edits.stops import Ended
 from ascend_sample.sampling.edits.value_ranges import keeps_range
-from ascend_sample.sampling.plans import Plans
 from ascend_sample.sampling.requests.checks import LARGEST_COUNT
 from ascend_sample.sampling.requests.params import DISTRIBUTION, FIELDS, SamplingParams
-from ascend_sample.sampling.requests.seeds import random_seeds
+from ascend_sample.sampling.requests.seeds import seeds_of
 from ascend_sample.sampling.rows import arguments
 from ascend_sample.sampling.rows.arguments import TokenIds
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
@@ -29,6 +28,27 @@ from ascend_sample.sampling.rows.table import NO_SLOT, DeviceColumn, HostMirrors
 
 LARGEST_POSITION: Final = 2**62
 """Behind it there is room for as many tokens more."""
+MOST_PLANS: Final = 32
+
+
+class Plans(dict[Hashable, Any]):
+    """What samplers keep for a batch as it is: of each kind, and for each set of rows that a step's bitmask is for.
+
+    These may be others in each step, so few are kept.
+
+    Example:
+        >>> plans = Plans()
+        >>> for rows in range(100):
+        ...     plans[rows] = "a plan"
+        >>> len(plans), min(plans)
+        (32, 68)
+    """
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        """Keeps one more, and forgets the oldest."""
+        if key not in self and len(self) == MOST_PLANS:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
 
 
 class SamplingBatch:
@@ -124,6 +144,9 @@ class SamplingBatch:
         """Returns the request of each row: a view, to be read only."""
         return self._params
 
+    has_native_edits_alone = True
+    """What is done to rows before top-k is what `native_edits` says, and nothing else."""
+
     temperature = DeviceColumn()
     top_k = DeviceColumn()
     top_p = DeviceColumn()
@@ -201,7 +224,8 @@ class SamplingBatch:
             for name, declaration in FIELDS.items()
             if declaration.column is not None
         }
-        columns |= {"seed": self._seeds(params), "position": position, "min_tokens_left": left, **slots}
+        seeds = seeds_of([one.seed for one in params], self._generator)
+        columns |= {"seed": seeds, "position": position, "min_tokens_left": left, **slots}
         is_ranged = [keeps_range(one) for one in params]
         rows = self._table.extend(columns | {"is_ranged": is_ranged})
         self._params.extend(params)
@@ -383,15 +407,6 @@ class SamplingBatch:
         self.flush()
         edits = self.row_edits.native()
         return edits if bitmask is None else edits | bitmask.native_edits(len(self))
-
-    def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
-        """Returns the seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""
-        given = [one.seed for one in params]
-        seeds = numpy.array([seed or 0 for seed in given], numpy.uint64).view(numpy.int64)
-        missing = [index for index, seed in enumerate(given) if seed is None]
-        if missing:
-            seeds[missing] = random_seeds(len(missing), self._generator).numpy()
-        return seeds
 
     def _allow_stop_ids(self, rows: NDArray[numpy.int64]) -> None:
         """Lets rows that have their `min_tokens` draw their stop ids."""

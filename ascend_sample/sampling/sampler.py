@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.drafts.places import DraftPlaces
-from ascend_sample.sampling.draws.leftover import Leftover, RankedRows
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
-from ascend_sample.sampling.draws.placed_noise import DrawKeys
-from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
-from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.edits.bitmask import Rows, placed_bitmask
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.host_copy import HostCopy
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import RowsOutput, check_logits, check_uncaptured
+from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.distribution import Distributions
-from ascend_sample.sampling.step.draw_states import RememberingRows, StepOfBatch
-from ascend_sample.sampling.step.kept import KeptOfStep, KeptRows
-from ascend_sample.sampling.step.logprobs import (
-    Logprobs,
-    LogprobsMode,
-    asking_of,
-    gather_logprobs,
-    leftover_for,
-    logprobs_of_leftover,
-    processed_logprobs,
-)
+from ascend_sample.sampling.step.logprobs import LogprobsMode
 from ascend_sample.sampling.step.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.step.routes import RULES
-from ascend_sample.sampling.step.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
-from ascend_sample.sampling.step.step_plan import StepPlan
+from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
+
+
+def columns_of(shard: VocabularyShard | None, owner: str, vocab_size: int) -> int:
+    """Returns how many columns logits have, or raises, for ``owner``, where a batch has another vocabulary."""
+    if shard is None:
+        return vocab_size
+    if shard.vocab_size != vocab_size:
+        rule = f"have the vocabulary of the shard, {shard.vocab_size}"
+        refuse(owner, "batch", rule, vocab_size, "Make it with the vocab_size of the shard.")
+    return shard.width
 
 
 class Sampler:
@@ -113,8 +104,8 @@ class Sampler:
         self.host = host
         self.shard = shard
         self.max_kept = max_kept
-        is_split = shard is not None and shard.exchange.size > 1
-        self._steps = SplitSteps(shard, keep_ties, self.logprobs_mode) if shard is not None and is_split else None
+        self.whole = WholeSteps(self.logprobs_mode, keep_ties, round_float32, max_kept)
+        self.split = SplitSteps(shard, self.whole) if shard is not None and shard.exchange.size > 1 else None
 
     @in_normal_mode
     def __call__(
@@ -157,43 +148,21 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        output = self.draw_split(logits, batch, allowed, purpose)
-        if output is not None:
-            if advance:
-                batch.advance(output.token_ids)
-            return output
-        if self.shard is not None:
-            logits = logits[:, : batch.vocab_size]
-        copied = HostCopy(logits) if self.host else None
-        here = logits if copied is None else copied.logits
-        plan = self.plan_of(here, batch, allowed)
-        left = self.leftover_of(plan)
-        kept = None
-        if plan.kept is not None:
-            kept = plan.kept.begun(plan.states.near(batch) if plan.states is not None and here.is_cpu else None)
-        blocks = (WHOLE,) if copied is None else copied.blocks()
-        left_kept = self._left_for_states(plan, left)
-        has_sets = kept is not None and len(kept.asked.asking.rows) > 0
-        edited = None
-        if not here.is_cpu and (has_sets or self._reads_edited_again(plan, left, left_kept)):
-            edited = batch.edited(here, allowed)
-        ranked = self._ranked_of(plan) if copied is None else None
-        options = (here, batch, allowed, plan, purpose, blocks, left or left_kept)
-        drawn = self.draw(*options, kept=kept, edited=edited, ranked=ranked)
-        states = None
-        if plan.states is not None:
-            step = StepOfBatch(batch, here if edited is None else edited, kept, left_kept, purpose)
-            drawn, states = plan.states.after(drawn, step)
-        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, ranked or left, edited)
-        sets = None
-        if kept is not None and has_sets:
-            sets = kept.sets(here if edited is None else edited, drawn.status)
+        if self.split is not None:
+            output = self.split.draw(logits, batch, allowed, purpose)
+        else:
+            if self.shard is not None:
+                logits = logits[:, : batch.vocab_size]  # a rank alone may have padding
+            if self.host:
+                copied = HostCopy(logits)
+                output = self.whole.take(copied.logits, batch, allowed, purpose, copied.blocks())
+            else:
+                output = self.whole.take(logits, batch, allowed, purpose)
         if advance:
-            batch.advance(drawn.token_ids)
-            if states is not None:
-                states.keep(batch)
-        output = SamplerOutput(*drawn, logprobs, sets, states)
-        return output if copied is None else output.sent_to(logits.device)
+            batch.advance(output.token_ids)
+            if output.states is not None:
+                output.states.keep(batch)
+        return output.sent_to(logits.device) if self.host and self.split is None else output
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
         """Tells which route each row of the batch takes, and why.
@@ -226,196 +195,16 @@ class Sampler:
             check_instance("Sampler", "batch", batch, SamplingBatch, "Add the requests to one.")
             check_purpose("Sampler", purpose)
         check_uncaptured("Sampler", logits)
-        width = self.width_for("Sampler", batch)
+        width = columns_of(self.shard, "Sampler", batch.vocab_size)
         if tuple(logits.shape) != (len(batch), width):
             rule = f"have the shape of the batch, [{len(batch)}, {width}]"
             refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
         if self.host and batch.device.type != "cpu":
             remedy = "Make it without a device: the logits alone are on one."
             refuse("Sampler", "batch", "be on the CPU for a sampler with host=True", batch.device, remedy)
+        if self.host and self.split is not None and not logits.is_cpu:
+            remedy = "Leave host out: each rank's device then decides with the others."
+            refuse("Sampler", "shard", "be left out with host=True for logits on a device", self.shard, remedy)
         if logits.device != batch.device and not self.host:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
-
-    def width_for(self, owner: str, batch: SamplingBatch) -> int:
-        """Returns how many columns logits have, or raises, for ``owner``, where the batch has another vocabulary."""
-        if self.shard is None:
-            return batch.vocab_size
-        if self.shard.vocab_size != batch.vocab_size:
-            rule = f"have the vocabulary of the shard, {self.shard.vocab_size}"
-            refuse(owner, "batch", rule, batch.vocab_size, "Make it with the vocab_size of the shard.")
-        return self.shard.width
-
-    @property
-    def is_split(self) -> bool:
-        """Tells whether the logits of a row are on several ranks."""
-        return self._steps is not None
-
-    def draw_split(
-        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
-    ) -> SamplerOutput | None:
-        """Draws the tokens of all rows with the other ranks, from logits [batch, width]; None where there are none."""
-        return None if self._steps is None else SamplerOutput(*self._steps.draw(self, logits, batch, allowed, purpose))
-
-    def judge_split(
-        self, logits: Tensor, places: DraftPlaces, allowed: Bitmask | None, draft_ids: Tensor, judging: Judging
-    ) -> Judged | None:
-        """Judges drafts that were drawn, with the other ranks; None where there are none."""
-        return None if self._steps is None else self._steps.judge(logits, places, allowed, draft_ids, judging)
-
-    def draw(
-        self,
-        logits: Tensor,
-        batch: SamplingBatch,
-        allowed: Bitmask | None,
-        plan: StepPlan,
-        purpose: Purpose,
-        blocks: Iterable[slice] = (WHOLE,),
-        left: Leftover | None = None,
-        keys: DrawKeys | None = None,
-        kept: KeptOfStep | None = None,
-        edited: Tensor | None = None,
-        ranked: RankedRows | None = None,
-    ) -> RowsOutput:
-        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
-
-        ``keys`` are what the noise of a device is a function of, where that is not what the batch has; ``kept`` is
-        where the CPU kernel leaves what it draws from, and ``ranked`` what it reports of the tokens. ``edited`` are the
-        logits of a device after edits, which stay as they are; None: they are made here, and overwritten.
-        """
-        options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
-        if plan.placement.is_native:
-            edits = batch.native_edits(allowed)
-            return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept, ranked=ranked)
-        groups = plan.placement.groups
-        is_read_again = edited is not None
-        if edited is None:
-            edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
-        sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
-        keys = DrawKeys(batch.host.seed, batch.host.position) if keys is None else keys
-        return serve(sources, *options, keys, edited, left=left, is_read_again=is_read_again)
-
-    def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> StepPlan:
-        """Returns the plan for the batch as it is, made once for as long as it stays so."""
-        options = (logits.dtype, self.keep_ties, self.round_float32, self.max_kept)
-        if allowed is not None and not logits.is_cpu:
-            return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
-        # Which rows a bitmask is for does not matter here, and which are edited otherwise changes with the batch alone.
-        key = (*options, allowed is None)
-        found: StepPlan | None = batch.plans.get(key)
-        if found is None:
-            is_edited = batch.host.is_processed | (allowed is not None)
-            found = batch.plans[key] = self._plan_for(options, logits, batch, is_edited)
-        return found
-
-    def _plan_for(
-        self, options: tuple[object, ...], logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans
-    ) -> StepPlan:
-        """Returns the plan for rows of which these are edited."""
-        if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
-            is_edited = np.ones_like(is_edited)  # one call of an operator costs a device less than two
-        key = (*options, is_edited.tobytes())
-        if key not in batch.plans:
-            batch.plans[key] = self._make_plan(logits, batch, is_edited)
-        plan: StepPlan = batch.plans[key]
-        return plan
-
-    def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> StepPlan:
-        parameters = batch.row_parameters()
-        options = (self.keep_ties, self.round_float32)
-        in_float32 = logits.new_empty((), dtype=torch.float32).expand(logits.shape)
-        raw_rows, edited_rows = np.flatnonzero(~is_edited), np.flatnonzero(is_edited)
-        raw_groups: Sequence[PlacedGroup] = ()
-        groups: Sequence[PlacedGroup] = ()
-        if len(raw_rows) > 0:
-            raw_groups = place_groups(parameters, logits, *options, rows=raw_rows)
-        if len(edited_rows) > 0:
-            groups = place_groups(parameters, in_float32, *options, rows=edited_rows)
-        rows = np.flatnonzero(batch.host.logprobs >= 0)
-        asking, asked, distributions = None, parameters, None
-        if len(rows):
-            asking, asked = asking_of(batch, rows)
-            if batch.device.type != "cpu" and not self.keep_ties:
-                distributions = Distributions(asked, batch.vocab_size)
-        is_remembering = batch.host.is_remembering
-        needs_kept = batch.host.kept | (is_remembering if logits.is_cpu else 0)
-        return StepPlan(
-            Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits),
-            len(raw_groups),
-            asking,
-            asked,
-            distributions,
-            KeptRows.of_batch(batch, *options, self.max_kept) if needs_kept.any() else None,
-            RememberingRows(batch, self.keep_ties) if is_remembering.any() else None,
-        )
-
-    def leftover_of(self, plan: StepPlan) -> Leftover | None:
-        """Returns what the draw is to leave for the logprobs: all rows ask, and one call draws from what they need."""
-        mode, is_raw = self.logprobs_mode, plan.raw_groups > 0
-        if plan.distributions is None or plan.asking is None or plan.asking.there is not None:
-            return None
-        if not plan.placement.can_leave or mode is LogprobsMode.RAW_LOGITS:
-            return None
-        # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
-        return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
-
-    def _ranked_of(self, plan: StepPlan) -> RankedRows | None:
-        """Returns what the CPU kernel is to rank as it draws: rows whose tokens nothing changes then."""
-        asking, mode = plan.asking, self.logprobs_mode
-        if asking is None or plan.kept is not None or not plan.placement.is_native:
-            return None
-        return RankedRows(asking.there, asking.most, mode.is_normalised, mode.is_processed)
-
-    def _left_for_states(self, plan: StepPlan, left: Leftover | None) -> Leftover | None:
-        """Returns where the draw leaves what its filters keep for rows that remember; None: they look for it again."""
-        if plan.states is None or not plan.placement.leaves_kept:
-            return None
-        if left is None:
-            return Leftover.of_filters()
-        return left if left.is_filtered else None
-
-    def logprobs_of(
-        self,
-        logits: Tensor,
-        batch: SamplingBatch,
-        allowed: Bitmask | None,
-        token_ids: Tensor,
-        plan: StepPlan,
-        left: Leftover | RankedRows | None = None,
-        edited: Tensor | None = None,
-    ) -> Logprobs | None:
-        """Returns the logprobs of the rows that ask for them, before the batch advances.
-
-        ``edited`` are the logits of a device after edits; None: they are made where they are needed.
-        """
-        asking = plan.asking
-        if asking is None:
-            return None
-        if isinstance(left, RankedRows):
-            return Logprobs(asking.rows, left.token_ids, left.values, left.ranks)
-        if left is not None:
-            assert plan.distributions is not None, "a device has them"
-            return logprobs_of_leftover(asking, logits, self.logprobs_mode, token_ids, left, plan.distributions.divisor)
-        if not self.logprobs_mode.is_processed:
-            return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
-        edits: dict[str, Tensor] = {}
-        if logits.is_cpu and not isinstance(batch, DraftPlaces):  # whose edits depend on drafts, too
-            edits = batch.native_edits(allowed)
-            edits = edits if asking.there is None else edits_of_rows(edits, asking.there)
-        elif edited is None:
-            edited = batch.edited(logits, allowed)
-        return processed_logprobs(
-            asking,
-            asking.of_batch(logits if edited is None else edited),
-            self.logprobs_mode,
-            asking.of_batch(token_ids),
-            plan.logprobs_parameters,
-            plan.distributions,
-            self.keep_ties,
-            edits,
-        )
-
-    def _reads_edited_again(self, plan: StepPlan, left: Leftover | None, left_kept: Leftover | None) -> bool:
-        """Tells whether logprobs or states of a device are made of edited logits: its draw is not to overwrite them."""
-        is_reported = plan.asking is not None and left is None and self.logprobs_mode.is_processed
-        return is_reported or (plan.states is not None and left_kept is None)

@@ -29,9 +29,9 @@ from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.table import to_device
-from ascend_sample.sampling.sampler import Sampler
+from ascend_sample.sampling.sampler import Sampler, columns_of
 from ascend_sample.sampling.step.logprobs import Logprobs
-from ascend_sample.sampling.step.step_plan import StepPlan
+from ascend_sample.sampling.step.whole_steps import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 MOST_KEPT: Final = 16
@@ -172,13 +172,13 @@ def verify_drafts(
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
     of_requests = checked_counts("counts", counts, len(batch))
-    check_places(logits, draft_ids, batch, of_requests, sampler.width_for(NAME, batch))
+    check_places(logits, draft_ids, batch, of_requests, columns_of(sampler.shard, NAME, batch.vocab_size))
     check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
-    if not sampler.is_split:  # a rank alone may have padding
+    if sampler.split is None:  # a rank alone may have padding
         logits = logits[:, : batch.vocab_size]
         if draft_probabilities is not None and draft_candidates is None:
             draft_probabilities = draft_probabilities[:, : batch.vocab_size]
-    if sampler.is_split and rule != "match":
+    elif rule != "match":
         check_split(logits, batch, rule)
     tree = None if parents is None else checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
@@ -212,27 +212,28 @@ class _Asked(NamedTuple):
 def _verified(asked: _Asked) -> VerifiedDrafts:
     logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
-    if rule != "match":
+    if sampler.split is not None and rule != "match":
+        assert isinstance(layout, ChainLayout), "trees are for the rule match"
         judging = Judging(RULES.index(rule), proposals, sampler.keep_ties)
-        judged = sampler.judge_split(logits, places, allowed, draft_ids, judging)
-        if judged is not None and isinstance(layout, ChainLayout):
-            return cut(layout, layout.table(judged.token_ids), judged.accepted, judged.status, None)
-    split = sampler.draw_split(logits, places, allowed, Purpose.DRAW)
-    if split is not None:
+        judged = sampler.split.judge(logits, places, allowed, draft_ids, judging)
+        return cut(layout, layout.table(judged.token_ids), judged.accepted, judged.status, None)
+    if sampler.split is not None:
+        split = sampler.split.draw(logits, places, allowed, Purpose.DRAW)
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
-    plan = sampler.plan_of(logits, places, allowed)
+    steps = sampler.whole
+    plan = steps.plan_of(logits, places, allowed)
     if plan.placement.is_native:
         return _verified_natively(asked, plan)
-    left = sampler.leftover_of(plan)
-    drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
+    left = steps.leftover_of(plan)
+    drawn = steps.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
     if rule == "match":
-        logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
+        logprobs = steps.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
         return _matched(layout, drawn.token_ids, drawn.status, places.padded, logprobs)
     assert isinstance(layout, ChainLayout), "trees are for the rule match"
     probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
     tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
     of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
-    logprobs = sampler.logprobs_of(logits, places, allowed, of_places, plan, left)
+    logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan, left)
     return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
@@ -257,7 +258,7 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     )
     logprobs = None
     if plan.asking is not None:
-        logprobs = sampler.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
+        logprobs = sampler.whole.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
     if isinstance(layout, TreeLayout):
         return _of_tree(layout.reached(drawn_ids, status, accepted), logprobs)
     assert isinstance(layout, ChainLayout), "there are no others"

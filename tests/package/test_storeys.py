@@ -18,7 +18,6 @@ SAMPLING = (
     {"rows"},
     {"draws"},
     {"edits"},
-    {"plans"},
     {"batch"},
     {"step"},
     {"drafts"},

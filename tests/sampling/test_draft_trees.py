@@ -12,8 +12,8 @@ from drafting import DRAFTERS, Drafts, ToyModel, decoded, decoded_with_drafts, n
 from test_verify_drafts import DTYPES, operator_arguments
 
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.batch import MOST_PLANS
 from ascend_sample.sampling.drafts.arguments import NAME
-from ascend_sample.sampling.plans import MOST_PLANS
 from ascend_sample.sampling.verify import MOST_KEPT
 
 GREEDY = SamplingParams(temperature=0)

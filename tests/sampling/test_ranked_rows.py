@@ -231,8 +231,8 @@ def check_rules() -> None:
         logits, batch = logits_of(FEW, torch.float32), batch_of(ASKING["some"], FEW)
         sampler = Sampler(**options)
         found = sampler(logits, batch, advance=False)
-        plan = sampler.plan_of(logits, batch, None)
-        alone = sampler.logprobs_of(logits, batch, None, found.token_ids, plan)
+        plan = sampler.whole.plan_of(logits, batch, None)
+        alone = sampler.whole.logprobs_of(logits, batch, None, found.token_ids, plan)
         assert alone is not None
         assert found.logprobs is not None
         assert torch.equal(found.logprobs.values, alone.values)

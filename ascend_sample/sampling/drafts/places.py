@@ -146,6 +146,7 @@ class DraftPlaces(SamplingBatch):
 
     padded: Tensor
     asked: bytes = b""
+    has_native_edits_alone = False  # they depend on drafts, too
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
         super().__init__(batch.vocab_size, batch.device)

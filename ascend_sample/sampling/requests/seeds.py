@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MOST_SEED: Final = 2**63 - 1
@@ -29,6 +31,15 @@ def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor
     Source: docs/seeds.md, section "Where seeds come from".
     """
     return torch.empty(count, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=generator)
+
+
+def seeds_of(given: Sequence[int | None], generator: torch.Generator | None = None) -> NDArray[np.int64]:
+    """Returns the bits of seeds in [0, 2^64); those that are missing are drawn at once, in the order of the rows."""
+    seeds = np.array([seed or 0 for seed in given], np.uint64).view(np.int64)
+    missing = [index for index, seed in enumerate(given) if seed is None]
+    if missing:
+        seeds[missing] = random_seeds(len(missing), generator).numpy()
+    return seeds
 
 
 def seed_bits(seed: int) -> int:

@@ -10,14 +10,12 @@ compare when the batch changes, and then they wait for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
@@ -26,6 +24,8 @@ from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.logprobs import Logprobs
+from ascend_sample.sampling.step.output import SamplerOutput
+from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
     Agreement,
     check_digests,
@@ -37,9 +37,6 @@ from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, Rows, kinds_o
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 
-if TYPE_CHECKING:
-    from ascend_sample.sampling.sampler import Sampler
-
 
 class DevicePlan:
     """What stays the same while a batch does: how each of its rows is decided.
@@ -48,7 +45,7 @@ class DevicePlan:
         batch: the requests.
         logits: of the rank; their dtype and device count.
         is_edited: of each row, whether it is sampled from as float32, edited or not.
-        sampler: whose options count.
+        steps: whose options count.
         borders: of the ranks.
 
     Attributes:
@@ -59,9 +56,9 @@ class DevicePlan:
     """
 
     def __init__(
-        self, batch: SamplingBatch, logits: Tensor, is_edited: routes.Booleans, sampler: Sampler, borders: Borders
+        self, batch: SamplingBatch, logits: Tensor, is_edited: routes.Booleans, steps: WholeSteps, borders: Borders
     ) -> None:
-        of_row = kinds_of(batch, sampler.keep_ties).of_row
+        of_row = kinds_of(batch, steps.keep_ties).of_row
         is_gathered = np.isin(of_row, (Kind.CUT, Kind.WHOLE)) | (batch.host.logprobs >= 0)
         parameters, count, ranks = batch.row_parameters(), len(batch), len(borders.ends)
         self.candidates: list[CandidateRows] = []
@@ -76,7 +73,7 @@ class DevicePlan:
                 rows = chosen(kind)
                 if len(rows):
                     most = 1 if kind is Kind.BEST else int(batch.host.top_k[rows].max())
-                    options = (rows, count, parameters, like, most, ranks, sampler.round_float32)
+                    options = (rows, count, parameters, like, most, ranks, steps.round_float32)
                     self.candidates.append(CandidateRows(f"{kind.name} {is_wide}", *options))
             rows = chosen(Kind.RACE, Kind.LATE_RACE)
             if len(rows):
@@ -96,31 +93,28 @@ class DeviceSteps:
 
     Args:
         shard: what the rank has.
+        whole: the steps of rows that are gathered.
     """
 
-    def __init__(self, shard: VocabularyShard) -> None:
+    def __init__(self, shard: VocabularyShard, whole: WholeSteps) -> None:
         self._shard = shard
+        self._whole = whole
         self._borders: Borders | None = None
         self._seeds: WeakKeyDictionary[SamplingBatch, Agreement] = WeakKeyDictionary()
         self._room: Tensor | None = None
 
-    def draw(
-        self, sampler: Sampler, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
-    ) -> tuple[Tensor, Tensor, Logprobs | None]:
+    def draw(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose) -> SamplerOutput:
         """Does what `SplitSteps.draw` does."""
-        if sampler.host:
-            remedy = "Leave host out: each rank's device then decides with the others."
-            refuse("Sampler", "shard", "be left out with host=True for logits on a device", self._shard, remedy)
         if self._borders is None:
             self._borders = self._shard.find_borders(logits.device)
         is_edited = batch.host.is_processed | (np.False_ if allowed is None else allowed.is_for(len(batch)))
         if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
             is_edited = np.ones_like(is_edited)
         # Its own: of another sampler's plan these ranks may have agreed on nothing.
-        key = (self, logits.dtype, sampler.keep_ties, sampler.round_float32, is_edited.tobytes())
+        key = (self, logits.dtype, self._whole.keep_ties, self._whole.round_float32, is_edited.tobytes())
         if key not in batch.plans:
-            self._agree(sampler, batch, logits, purpose)
-            batch.plans[key] = DevicePlan(batch, logits, is_edited, sampler, self._borders)
+            self._agree(batch, logits, purpose)
+            batch.plans[key] = DevicePlan(batch, logits, is_edited, self._whole, self._borders)
         plan: DevicePlan = batch.plans[key]
         keys = DrawKeys(self._seeds[batch].split(batch)[0], batch.host.position)
 
@@ -144,20 +138,22 @@ class DeviceSteps:
         logprobs = None
         if len(plan.gathered):
             whole = self._borders.joined(told["whole"].view(-1, len(plan.gathered), self._borders.most_ids))
-            ids, statuses, logprobs = self._of_whole(sampler, whole, batch, allowed, plan, keys, purpose)
+            ids, statuses, logprobs = self._of_whole(whole, batch, allowed, plan, keys, purpose)
             drawn.append(ids)
             status.append(statuses)
-        return torch.cat(drawn).index_select(0, plan.order), torch.cat(status).index_select(0, plan.order), logprobs
+        token_ids, statuses = (torch.cat(of_kinds).index_select(0, plan.order) for of_kinds in (drawn, status))
+        return SamplerOutput(token_ids, statuses, logprobs)
 
-    def _agree(self, sampler: Sampler, batch: SamplingBatch, logits: Tensor, purpose: Purpose) -> None:
+    def _agree(self, batch: SamplingBatch, logits: Tensor, purpose: Purpose) -> None:
         """Compares the requests of all ranks, if nobody has, and takes the first rank's seeds for those without."""
         agreed = self._seeds.setdefault(batch, Agreement())
-        key = (logits.dtype, sampler.keep_ties, sampler.round_float32)
+        steps = self._whole
+        key = (logits.dtype, steps.keep_ties, steps.round_float32)
         if agreed.compared(batch, key) is not None:
             return
         _, unknown = agreed.split(batch)
         is_seeded = np.array([params.seed is not None for params in batch.params])
-        options = f"{sampler.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {sampler.logprobs_mode.value}"
+        options = f"{steps.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {steps.logprobs_mode.value}"
         requests = digest_of_requests(batch, {})
         exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, None)
         # Messages of other requests have other lengths: they are compared before.
@@ -191,7 +187,6 @@ class DeviceSteps:
 
     def _of_whole(
         self,
-        sampler: Sampler,
         whole: Tensor,
         batch: SamplingBatch,
         allowed: Bitmask | None,
@@ -203,10 +198,10 @@ class DeviceSteps:
         there = plan.gathered_there
         if there is not None:
             whole = whole.new_zeros(len(batch), batch.vocab_size).index_copy_(0, there, whole)
-        of_batch = sampler.plan_of(whole, batch, allowed)
-        left = sampler.leftover_of(of_batch)
-        drawn = sampler.draw(whole, batch, allowed, of_batch, purpose, left=left, keys=keys)
-        logprobs = sampler.logprobs_of(whole, batch, allowed, drawn.token_ids, of_batch, left)
+        of_batch = self._whole.plan_of(whole, batch, allowed)
+        left = self._whole.leftover_of(of_batch)
+        drawn = self._whole.draw(whole, batch, allowed, of_batch, purpose, left=left, keys=keys)
+        logprobs = self._whole.logprobs_of(whole, batch, allowed, drawn.token_ids, of_batch, left)
         if there is None:
             return drawn.token_ids, drawn.status, logprobs
         return drawn.token_ids.index_select(0, there), drawn.status.index_select(0, there), logprobs

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch import Tensor
 
@@ -13,7 +11,9 @@ from ascend_sample.sampling.drafts.places import DraftPlaces
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
-from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode, asking_of
+from ascend_sample.sampling.step.logprobs import asking_of
+from ascend_sample.sampling.step.output import SamplerOutput
+from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
@@ -21,36 +21,30 @@ from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging, SplitJudge
 from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
 
-if TYPE_CHECKING:
-    from ascend_sample.sampling.sampler import Sampler
-
 
 class SplitSteps:
     """The steps of one rank, wherever its logits are.
 
     Args:
         shard: what the rank has.
-        keep_ties: as for `Sampler`.
-        mode: of logprobs.
+        whole: the steps of rows that are gathered.
     """
 
-    def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
+    def __init__(self, shard: VocabularyShard, whole: WholeSteps) -> None:
         self._shard = shard
-        self._on_cpu = ShardedSteps(shard, keep_ties, mode)
-        self._on_device = DeviceSteps(shard)
+        self._whole = whole
+        self._on_cpu = ShardedSteps(shard, whole.keep_ties, whole.logprobs_mode)
+        self._on_device = DeviceSteps(shard, whole)
 
     @property
     def open_rows(self) -> int:
         """Returns how many rows of all steps were gathered because what they draw was too near to another token."""
         return self._on_cpu.open_rows
 
-    def draw(
-        self, sampler: Sampler, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
-    ) -> tuple[Tensor, Tensor, Logprobs | None]:
+    def draw(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose) -> SamplerOutput:
         """Takes a step with the other ranks.
 
         Args:
-            sampler: whose step it is; it serves the rows that are gathered.
             logits: floats [batch, width] of this rank.
             batch: the requests, the same on all ranks.
             allowed: a grammar's bitmask; None: all ids.
@@ -67,7 +61,7 @@ class SplitSteps:
         refuse_states("Sampler", batch, "No rank has all that is kept: gather the logits, and leave the shard out.")
         _check_coins(batch)
         if not logits.is_cpu:
-            return self._on_device.draw(sampler, logits, batch, allowed, purpose)
+            return self._on_device.draw(logits, batch, allowed, purpose)
         edits = split_edits_of(batch)
         if allowed is not None:
             edits |= allowed.native_edits(len(batch))
@@ -75,11 +69,11 @@ class SplitSteps:
         found = drawn.logprobs
         if drawn.whole is not None:
             asking, asked = asking_of(batch, drawn.whole_rows)
-            plan = sampler.plan_of(drawn.whole, batch, allowed)._replace(asking=asking, logprobs_parameters=asked)
-            gathered = sampler.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
+            plan = self._whole.plan_of(drawn.whole, batch, allowed)._replace(asking=asking, logprobs_parameters=asked)
+            gathered = self._whole.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
             assert gathered is not None, "rows ask"
             found.append(gathered)
-        return (*drawn.output, in_order(found) if found else None)
+        return SamplerOutput(*drawn.output, in_order(found) if found else None)
 
     def judge(
         self, logits: Tensor, places: DraftPlaces, allowed: Bitmask | None, draft_ids: Tensor, judging: Judging

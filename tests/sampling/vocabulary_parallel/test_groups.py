@@ -13,7 +13,7 @@ from mixed_rows import random_case, split
 from shard_ranks import Counted, on_threads, said_in_a_step
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
-from ascend_sample.sampling.plans import MOST_PLANS
+from ascend_sample.sampling.batch import MOST_PLANS
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 from tests.support.warm_python import run_warm
 

@@ -195,7 +195,7 @@ TRAPS = (
     Trap("the rule is not told", split_judging, "{self.rule} {", "{", other_rules),
     Trap("a rank's own seeds", split_judging, "seeds[some.places],", OWN_SEEDS, unseeded),
     Trap("candidates without their ties", split_judging, KNOWN, "drawn.candidates", test_ties_that_are_kept),
-    Trap("drafts are matched", verify, 'if rule != "match":\n        judging', "if False:\n        judging", judges),
+    Trap("drafts are matched", verify, 'if sampler.split is not None and rule != "match"', "if False", judges),
 )
 
 test_trap = noticed(TRAPS)
