@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy
@@ -49,37 +50,56 @@ logits_of_rows = st.lists(
 )
 
 
+def mostly(default: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.just(default), other)
+
+
+# Made once: hypothesis looks through each strategy that it has not seen yet.
+bad_ids = mostly([], st.lists(st.integers(0, 2), unique=True))
+allowed_ids = mostly(None, st.lists(ids, unique=True).map(lambda chosen: sorted({*chosen, ALWAYS_ALLOWED})))
+stop_ids = st.lists(st.integers(2, 4), unique=True)
+biases = st.floats(-9, 9, width=32)
+minima = mostly(0, st.integers(0, 4))
+plain_fields = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 1e30]),
+        "top_k": mostly(None, st.integers(1, 2 * VOCAB_SIZE)),
+        "top_p": mostly(1.0, st.floats(0.01, 1.0)),
+        "min_p": mostly(0.0, st.floats(0.01, 1.0)),
+        "repetition_penalty": mostly(1.0, st.sampled_from([0.7, 1.3, 2.0])),
+        "presence_penalty": mostly(0.0, st.floats(-2, 2, width=32)),
+        "frequency_penalty": mostly(0.0, st.floats(-2, 2, width=32)),
+        "bad_words": mostly([], st.lists(st.lists(ids, min_size=2, max_size=3).map(tuple), max_size=3, unique=True)),
+        "no_repeat_ngram_size": mostly(0, st.integers(1, 3)),
+        "no_repeat_ngram_window": mostly(None, st.integers(3, 6)),
+        "no_repeat_ngram_whitelist": mostly([], st.just([1])),
+        "dry_multiplier": mostly(0.0, st.sampled_from([0.5, 1.25])),
+        "dry_allowed_length": st.integers(1, 2),
+        "dry_sequence_breakers": mostly([], st.just([0, (1, 2)])),
+        "dry_range": mostly(None, st.integers(1, 6)),
+        "seed": mostly(None, st.integers(0, 2**64 - 1)),
+        "logprobs": mostly(None, st.integers(0, VOCAB_SIZE)),
+    }
+)
+
+
+@cache
+def logit_biases(biasable: tuple[int, ...]) -> st.SearchStrategy[dict[int, float]]:
+    return mostly({}, st.dictionaries(st.sampled_from(biasable), biases))
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> SamplingParams:
     """Any request that is none of the contradictory ones."""
-    mostly = lambda default, other: draw(st.one_of(st.just(default), other))  # noqa: E731
-    bad = mostly([], st.lists(st.integers(0, 2), unique=True))
-    allowed = mostly(None, st.lists(ids, unique=True).map(lambda chosen: sorted({*chosen, ALWAYS_ALLOWED})))
-    stop = draw(st.lists(st.integers(2, 4), unique=True))
-    biasable = sorted(set(range(VOCAB_SIZE) if allowed is None else allowed) - set(bad))
+    bad, allowed, stop = draw(bad_ids), draw(allowed_ids), draw(stop_ids)
+    biasable = tuple(sorted(set(range(VOCAB_SIZE) if allowed is None else allowed) - set(bad)))
     return SamplingParams(
-        temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 1e30])),
-        top_k=mostly(None, st.integers(1, 2 * VOCAB_SIZE)),
-        top_p=mostly(1.0, st.floats(0.01, 1.0)),
-        min_p=mostly(0.0, st.floats(0.01, 1.0)),
-        repetition_penalty=mostly(1.0, st.sampled_from([0.7, 1.3, 2.0])),
-        presence_penalty=mostly(0.0, st.floats(-2, 2, width=32)),
-        frequency_penalty=mostly(0.0, st.floats(-2, 2, width=32)),
-        logit_bias=mostly({}, st.dictionaries(st.sampled_from(biasable), st.floats(-9, 9, width=32))),
+        **draw(plain_fields),
+        logit_bias=draw(logit_biases(biasable)),
         allowed_ids=allowed,
         bad_ids=bad,
-        bad_words=mostly([], st.lists(st.lists(ids, min_size=2, max_size=3).map(tuple), max_size=3, unique=True)),
-        no_repeat_ngram_size=mostly(0, st.integers(1, 3)),
-        no_repeat_ngram_window=mostly(None, st.integers(3, 6)),
-        no_repeat_ngram_whitelist=mostly([], st.just([1])),
-        dry_multiplier=mostly(0.0, st.sampled_from([0.5, 1.25])),
-        dry_allowed_length=draw(st.integers(1, 2)),
-        dry_sequence_breakers=mostly([], st.just([0, (1, 2)])),
-        dry_range=mostly(None, st.integers(1, 6)),
-        min_tokens=mostly(0, st.integers(0, 4)) if stop else 0,
+        min_tokens=draw(minima) if stop else 0,
         stop_ids=stop,
-        seed=mostly(None, st.integers(0, 2**64 - 1)),
-        logprobs=mostly(None, st.integers(0, VOCAB_SIZE)),
     )
 
 
