@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -37,9 +38,9 @@ def checked_rows(
 
 def is_judged_there(rule: str, params: Sequence[SamplingParams]) -> bool:
     """Tells whether `judge_draft` cannot judge: another rule, or logits that depend on the tokens before, or masks."""
-    default = SamplingParams()
-    names = all_but_draw_fields()
-    return rule != "standard" or any(getattr(one, name) != getattr(default, name) for one in params for name in names)
+    judged = attrgetter(*all_but_draw_fields())
+    default = judged(SamplingParams())
+    return rule != "standard" or any(judged(one) != default for one in params)
 
 
 class Verification:
@@ -56,7 +57,8 @@ class Verification:
         self._rule = rule
         self._batch = SamplingBatch(sampling.vocab_size, request.device, capacity=len(params))
         seeded = [
-            replace(one, seed=seed % 2**64) for one, seed in zip(params, sampling.seed_here.tolist(), strict=True)
+            one if one.seed is not None else replace(one, seed=seed % 2**64)
+            for one, seed in zip(params, sampling.seed_here.tolist(), strict=True)
         ]
         self._batch.extend(seeded, request.prompts())
 

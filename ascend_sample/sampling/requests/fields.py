@@ -46,7 +46,8 @@ class Column(NamedTuple):
         """Returns the numbers that stand for values of the field, of which None are off."""
         off, convert = self.off, self.convert
         if convert is not None:
-            return [off if value is None else convert(value, vocab_size) for value in values]
+            known = {value: off if value is None else convert(value, vocab_size) for value in set(values)}
+            return [known[value] for value in values]  # of many rows most have the same
         return [off if value is None else value for value in values] if None in values else values
 
 
