@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from activation_programs import execute, needs_hostcann, needs_torch_npu
+from activation_programs import needs_hostcann, needs_torch_npu, variables_of_run, warm
 
 pytestmark = [needs_hostcann, needs_torch_npu]
 
 HERE = Path(__file__).parent
 
 
-def run_ranks(ranks: int, program: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+def run_ranks(ranks: int, program: str, *arguments: str, mode: str = "normal") -> list[str]:
     """Returns what the ranks have printed, sorted; a violation makes a rank fail."""
-    hostcann = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--strict", *options]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
-    done = execute(*hostcann, *torchrun, str(HERE / program), *arguments)
+    torchrun = ("-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone", str(HERE / program))
+    variables = variables_of_run() | {"HOSTCANN_STRICT": "1", "HOSTCANN_STREAM_MODE": mode}
+    done = warm(*torchrun, *arguments, **variables)
     assert done.returncode == 0, done.stderr
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 
@@ -27,7 +26,7 @@ def run_ranks(ranks: int, program: str, *arguments: str, options: tuple[str, ...
     [("normal", 3, (1, 3, 257), 324), ("delayed", 2, (3,), 108), ("lazy", 2, (3,), 108)],
 )
 def test_every_collective_gives_what_gloo_gives(mode: str, ranks: int, sizes: tuple[int, ...], count: int) -> None:
-    printed = run_ranks(ranks, "collectives_program.py", *map(str, sizes), options=("--stream-mode", mode))
+    printed = run_ranks(ranks, "collectives_program.py", *map(str, sizes), mode=mode)
     assert printed == [f"rank {rank}: {count} agree" for rank in range(ranks)]
 
 
