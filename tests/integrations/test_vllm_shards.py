@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from tests.decoding.planting import Trap, assert_caught
 from tests.integrations import split_engine_checks, vllm_split_engine, vllm_stand_ins
 from tests.integrations.vllm_split_engine import Engine, InputBatch, Ranks, Runner, here
 from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
+from tests.support.warm_python import run_warm
 
 SIZE = 2
 
@@ -56,7 +57,7 @@ def test_on_devices(accelerator: str) -> None:
 def test_processes_of_gloo() -> None:
     program = str(Path(__file__).with_name("split_engine_ranks.py"))
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program)
-    finished = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=150, check=False)
+    finished = run_warm(command, os.environ, Path.cwd(), seconds=150)
     assert finished.returncode == 0, finished.stderr
     # 50 values and ids, and what a message has beside its rows; a gather of the logits sends 32,000.
     sent = re.search(r"(\d+) bytes a row and step", finished.stdout)

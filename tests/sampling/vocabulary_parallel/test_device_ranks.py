@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,11 @@ from mixed_rows import Case, differences, random_case, same, split, whole
 from one_of_two import OneOfTwo
 from shard_ranks import on_threads, part_of, shards_of
 
+from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.value_ranges import RangedRows
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
+from tests.support.warm_python import run_warm
 
 
 def check(case: Case, device: str, where: str) -> None:
@@ -125,15 +125,10 @@ ROWS = 8
 def on_processes(*options: str) -> str:
     program = str(Path(__file__).with_name("hccl_ranks.py"))
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program, *options)
-    finished = subprocess.run(
-        [sys.executable, "-m", "ascend_sample.hostcann", "run", "--strict", sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        cwd=Path.cwd(),
-        env={name: value for name, value in os.environ.items() if not name.startswith("HOSTCANN_")},
-    )
+    hidden = ("HOSTCANN_", "TORCH_DEVICE_BACKEND")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    strict = hostcann.environment() | {"HOSTCANN_STRICT": "1"}
+    finished = run_warm(command, kept | strict, Path.cwd(), seconds=150)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
