@@ -128,20 +128,30 @@ def test_greedy_texts_are_those_of_sample_under_all_rules(rule: Any, name: str, 
     assert torch.equal(output.sequences, plain.sequences)
 
 
-@pytest.mark.parametrize("rule", ["standard", "block"])
-def test_drawn_texts_have_the_distribution_of_sample(rule: Any) -> None:
-    """The second and third token of many rows with penalties and a bias, drafted by another model."""
-    model, drafters = worlds("cpu")
+OF_DRAWN_TEXTS: dict[str, Any] = {"max_new_tokens": 4, "pad_token_id": 0}
+
+
+@pytest.fixture(scope="module")
+def drawn_texts() -> tuple[Tensor, Tensor, list[SamplingParams]]:
+    """Many prompts, what `sample` draws for them, and as many requests with other seeds."""
     count = 6000
     params = [
         SamplingParams(top_k=4, presence_penalty=0.7, frequency_penalty=0.4, logit_bias={1: 0.8}, seed=seed)
         for seed in range(2 * count)
     ]
     prompts = PROMPTS[:1].expand(count, -1)
-    options: dict[str, Any] = {"max_new_tokens": 4, "pad_token_id": 0}
-    plain = sample(model, prompts, params[:count], **options).sequences
+    return prompts, sample(worlds("cpu")[0], prompts, params[:count], **OF_DRAWN_TEXTS).sequences, params[count:]
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_drawn_texts_have_the_distribution_of_sample(
+    drawn_texts: tuple[Tensor, Tensor, list[SamplingParams]], rule: Any
+) -> None:
+    """The second and third token of many rows with penalties and a bias, drafted by another model."""
+    model, drafters = worlds("cpu")
+    prompts, plain, params = drawn_texts
     drafted = speculative_sample(
-        model, prompts, params[count:], drafter=drafters["another"], gamma=2, rule=rule, **options
+        model, prompts, params, drafter=drafters["another"], gamma=2, rule=rule, **OF_DRAWN_TEXTS
     )
     found, expected = (
         torch.bincount(each[:, 1] * VOCAB_SIZE + each[:, 2], minlength=VOCAB_SIZE**2).double()
