@@ -17,6 +17,8 @@ MOST_BYTES = 2**63 - 1
 """As torch counts them."""
 LONGEST_DELAY_MS = 60_000
 _STREAM_MODES = ("normal", "delayed", "lazy")
+_LOADED: list[Path] = []
+"""hostcann's libascendcl.so, once this process has been seen to have it: it stays."""
 
 
 def activate(
@@ -161,7 +163,9 @@ def _mapped_runtimes() -> set[Path]:
 
 def _loaded_runtime() -> Path | None:
     """Returns the libascendcl.so among the libraries of this process if it is hostcann's, else None."""
-    return next((path for path in _mapped_runtimes() if is_hostcann(path)), None)
+    if not _LOADED:
+        _LOADED.extend(filter(is_hostcann, _mapped_runtimes()))
+    return next(iter(_LOADED), None)
 
 
 def _home_of_environment() -> Path | None:
