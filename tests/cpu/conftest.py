@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import build_programs
@@ -17,8 +18,9 @@ UNAVAILABLE_STATUS = 3
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    """The folder of the programs, with the package's own objects in them."""
-    return build_programs.build(build_programs.NATIVE, ("driver", "fuzz", "faulty_fuzz", "allocations"))
+    """The folder of the programs, with the package's own objects in them. Other processes of the tests wait for it."""
+    wanted = ("driver", "fuzz", "faulty_fuzz", "allocations")
+    return build_programs.build(build_programs.NATIVE, wanted, jobs=os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="session")
