@@ -80,6 +80,7 @@ BAD = [
     ({"position": lambda x: x.float()}, TypeError, "position must be Long, got Float"),
     ({"position": lambda x: x.to("meta")}, ValueError, r"position must be on the device of logits \(cpu\), got meta"),
     ({"purpose": lambda x: -1}, ValueError, r"purpose must be between 0 and 2\^32 - 1, got -1"),
+    ({"purpose": lambda x: 1 << 32}, ValueError, r"purpose must be between 0 and 2\^32 - 1, got 4294967296"),
 ]
 
 

@@ -149,7 +149,44 @@ BAD = [
         "log_of_sums: distances must have the shape [rows, chunks]",
     ),
     ("log_of_sums", (MAXIMA, SUMS.to("meta")), ValueError, "log_of_sums: sums must be on the device of maxima (cpu)"),
+    ("log_of_sums", (MAXIMA[:, :0], SUMS[:, :0]), ValueError, "log_of_sums: maxima must have the shape [rows, chunks]"),
     ("count_above", (torch.zeros(2, 5), None, torch.zeros(3)), ValueError, "count_above: bounds must"),
+]
+BAD += [
+    ("first_of_rows", (torch.zeros(2, size), None, count), ValueError, f"first_of_rows: count must be {rule}")
+    for size, count, rule in (
+        (5, 0, "between 1 and 1024, got 0"),
+        (2000, 1025, "between 1 and 1024, got 1025"),
+        (5, 6, "at most the vocabulary size of logits (5), got 6"),
+    )
+]
+ONES, IDS = torch.ones(2), torch.arange(2)
+BAD += [
+    (
+        "shard_histogram",
+        (torch.zeros(2, 5), None, ONES, ONES > 0, IDS, digit),
+        ValueError,
+        f"shard_histogram: digit must be between 0 and 3, got {digit}",
+    )
+    for digit in (-1, 4)
+]
+LEADING = (torch.zeros(2, 5), None, 0, ONES, ONES, IDS, IDS, 0, 0.0, None)
+BAD += [
+    ("shard_leads", (*LEADING[:place], bad, *LEADING[place + 1 :]), ValueError, f"shard_leads: {rule}, got ")
+    for place, rule, values in (
+        (2, "first_id must be between 0 and 1048576", (-1, 1048577)),
+        (7, "purpose must be between 0 and 2^32 - 1", (-1, 1 << 32)),
+        (8, "slack must be in [0, 1)", (-0.1, 1.0, float("nan"))),
+    )
+    for bad in values
+]
+BAD += [
+    ("shard_leads", (*LEADING, *cuts), ValueError, f"shard_leads: {name} must be given together with least_values")
+    for name, cuts in (
+        ("most_values", (ONES, IDS, None, IDS)),
+        ("least_last_ids", (ONES, None, ONES, IDS)),
+        ("most_last_ids", (None, None, None, IDS)),
+    )
 ]
 
 
