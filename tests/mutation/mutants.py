@@ -22,6 +22,7 @@ LIBRARIES = {
     "csrc/composite": "_C",
     "csrc/autograd.cpp": "_C",
     "csrc/checks.cpp": "_C",
+    "csrc/shard_checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
     "csrc/hostcann/opapi/": "libopapi",

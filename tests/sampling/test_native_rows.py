@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits, sample_rows
-from row_reference import ALL_MASKED, INF_SEEN, MOST_K, NAN_SEEN, OK, Expected, Request, sample
+from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, lists, make_logits, sample_rows
+from row_reference import ALL_MASKED, INF_SEEN, MOST_K, NAN_SEEN, OK, SEGMENT, Expected, Request, sample
 from torch import Tensor
 
 from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
@@ -293,3 +293,37 @@ def test_memory_of_a_long_row() -> None:
     token_ids, status = sample_rows(logits, ROUTES)
     assert status.eq(OK).all()
     assert np.all((token_ids.numpy() >= 0) & (token_ids.numpy() < 2**20 - 3))
+
+
+@pytest.mark.parametrize("near", [None, 0.4])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("seed", "first", "other"),
+    [
+        (892, [16], [94]),  # places of one segment, whose noise is equal
+        (22594, [14 * SEGMENT + 3], [61 * SEGMENT + 3]),  # the same of segments
+        # The noise of the first segment is twice the other's, and so is its weight: the other is looked at before.
+        (152, [114 * SEGMENT + 9, 114 * SEGMENT + 3], [150 * SEGMENT + 3]),
+    ],
+)
+def test_of_equal_scores_the_first_wins(
+    seed: int, first: list[int], other: list[int], dtype: torch.dtype, near: float | None
+) -> None:
+    requests = [Request(*each) for each in itertools.product((1.0, 0.5), (0, 3, 1500), (1.0, 0.95), (0.0, 0.1))]
+    requests = [request for request in requests if near is not None or request.k != 3]  # by rank
+    count = len(requests)
+    lanes = exponential_noise(torch.tensor([seed]), torch.tensor([0]), 512)[0]
+    races = (lanes[:SEGMENT], lanes[SEGMENT:])
+    noise = races[0] if first[0] < SEGMENT else races[1].repeat_interleave(SEGMENT)
+    assert noise[first[0]] == len(first) * noise[other[0]]
+    logits = torch.full((count, 200 * SEGMENT), -torch.inf, dtype=dtype)
+    logits[:, first + other] = 2.0
+    key = {"seed": torch.full((count,), seed), "position": torch.zeros(count, dtype=torch.int64)}
+    if near is None:
+        token_ids, _ = sample_rows(logits, requests, **key)
+    else:
+        none = torch.zeros(count, dtype=torch.bool)
+        token_ids = torch.ops.ascend_sample.sample_kept_rows(
+            logits, None, none, **lists(requests), **key, near=torch.full((count,), near)
+        )[0]
+    assert token_ids.tolist() == first[:1] * count
