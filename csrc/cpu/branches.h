@@ -331,8 +331,7 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
     return write(row);
   }
   const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
-  const TopKEnd end =
-      find_top_k_end(row, k, std::exchange(arguments.keeps_ties, false), maximum, work);
+  const TopKEnd end = find_top_k_end(row, k, arguments.keeps_ties, maximum, work);
   return write(
       keep_top_k(row, end, scratch, work, Scratch::kRanked));  // min-p copies what it keeps
 }

@@ -142,8 +142,8 @@ void lead_parts(const ShardCall& call, int64_t first_row, int64_t last_row, Scra
   const size_t count = before + static_cast<size_t>(logits.vocab_size);
   Workspace work(scratch, count);
   for (int64_t index = first_row; index < last_row; ++index) {
-    const int64_t place = call.rows.empty() ? index : call.rows[static_cast<size_t>(index)];
-    const Storage* data = static_cast<const Storage*>(logits.data) + place * logits.row_stride;
+    const Storage* data =
+        static_cast<const Storage*>(logits.data) + place_in(call.rows, index) * logits.row_stride;
     if (before != 0 || logits.column_stride != 1) {
       auto* const copy =
           reinterpret_cast<Storage*>(scratch.reserve(Scratch::kLogits, count * sizeof(Storage)));

@@ -39,15 +39,6 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
     least = minimum < least ? minimum : least;
   }
   Contenders contenders;
-  if (least == kInfinity) {
-    // Every score is 0, or -1 for a noise of NaN: the first 0, else the first of all.
-    size_t rank = 0;
-    while (rank < count && noise_of(q[rank]) != kInfinity) {
-      ++rank;
-    }
-    contenders.ranks[contenders.count++] = rank < count ? rank : 0;
-    return contenders;
-  }
   if (!(least > 0x1p-100F && least < 0x1p100F)) {
     contenders.is_open = true;
     return contenders;

@@ -16,11 +16,8 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// What min-p leaves, by the weights.
+/// What min-p, which does not keep the best one alone, leaves, by the weights.
 inline Prefix staying_of(const Bins& bins, const Prefix& first, const RowArguments& arguments) {
-  if (arguments.min_p >= 1.0F) {
-    return {0, 1, 1};
-  }
   const size_t size =
       arguments.count_staying(first.bin + 1, [&](size_t bin) { return bins.weights[bin]; });
   return size <= first.bin ? whole_prefix(bins, size) : first;
@@ -260,10 +257,8 @@ class HistogramFilters {
     if (const std::optional<float> guess = guess_bound(row_, k, work_)) {
       count = hit_first(next_below(*guess));
       if (count > kMostTies * k) {
-        count = hit_above(row_, no_groups, *guess, work_.hits);
-        if (count < k) {  // all the others are ties at the guess
-          return take_first(k, count, *guess);
-        }
+        // Where those above it are less than k, all the others are ties at the guess.
+        return take_first(k, hit_above(row_, no_groups, *guess, work_.hits), *guess);
       }
     }
     if (count < k) {
