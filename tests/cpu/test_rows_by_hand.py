@@ -147,3 +147,34 @@ def test_the_last_rank_before_a_step_is_drawn(
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert result.ids.tolist() == [rank], capability
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("q", "less", "first", "ps"),
+    [
+        (1.0, {10: 2.0**-148, 20: 2.0**-149}, 10, [1.0, 0.75]),  # two scores are infinite
+        (2.0**126, {20: 2.0**126 * (1 - 2.0**-20)}, 0, [1.0, 0.75]),  # scores have 11 bits
+        (2.0**-50, {}, 0, [1.0, 0.75]),
+        (2.0, {10: 2 - 2.0**-23, 20: 2 - 2.0**-22}, 10, [1.0]),  # weights are 2^-12, both scores 2^-13 + 2^-36
+    ],
+)
+def test_of_scores_that_float32_makes_equal_the_first_wins(
+    driver: Driver,
+    capabilities: list[str],
+    q: float,
+    less: dict[int, float],
+    first: int,
+    ps: list[float],
+    dtype: torch.dtype,
+) -> None:
+    """Of 4096 equal logits, without a filter and with top-p."""
+    count = len(ps)
+    noise = torch.full((count, 4096), q)
+    for place, value in less.items():
+        noise[:, place] = value
+    logits = torch.zeros(count, 4096, dtype=dtype)
+    call = Call(logits, torch.zeros(count, dtype=torch.int32), torch.tensor(ps, dtype=dtype), noise, 0.0, False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [first] * count, capability

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -327,3 +328,14 @@ def test_of_equal_scores_the_first_wins(
             logits, None, none, **lists(requests), **key, near=torch.full((count,), near)
         )[0]
     assert token_ids.tolist() == first[:1] * count
+
+
+def test_min_p_that_ends_at_the_last_logit_of_top_k_keeps_no_more_equals() -> None:
+    """Of 2000 logits of -1 top-k keeps 500; the least float that min-p keeps is -1."""
+    count, min_p = 300, float(torch.tensor(0.36787942))
+    assert math.exp(-1 - 2.0**-23) < min_p <= math.exp(-1)
+    logits = torch.cat([torch.full((2000,), -1.0), torch.zeros(1000)])
+    token_ids, _ = sample_rows(logits.expand(count, -1), [Request(1.0, 1500, 1.0, min_p)] * count)
+    of_equals = token_ids[token_ids < 2000]
+    assert len(of_equals) > 20
+    assert of_equals.max() < 500

@@ -131,6 +131,12 @@ def test_strides_rows_and_nothing() -> None:
         OPERATORS.chunk_sums(wide[::2, 1::2], rows, True), OPERATORS.chunk_sums(logits, None, True), strict=True
     ):
         assert torch.equal(found, expected[rows])
+    numbers, ones = torch.arange(5), torch.ones(5)
+    whole = OPERATORS.shard_leads(logits, None, 300, ones, 0 * ones, numbers, numbers)
+    keyed = (300, ones[:3], 0 * ones[:3], rows, rows)
+    for view in (logits, wide[::2, 1::2]):
+        for found, expected in zip(OPERATORS.shard_leads(view, rows, *keyed), whole, strict=True):
+            assert torch.equal(found, expected[rows])
     assert OPERATORS.chunk_sums(logits, rows[:0])[0].shape == (0, 4)
     assert OPERATORS.count_above(logits, rows[:0], torch.empty(0)).shape == (0,)
 
