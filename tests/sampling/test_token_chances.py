@@ -139,6 +139,21 @@ def test_no_probability_is_above_1(near: float, fields: dict[str, Any]) -> None:
     assert torch.equal(found["told"], at_1["told"])
 
 
+@pytest.mark.parametrize("near", [0.1, 0.9])
+def test_a_segment_may_win_by_all_of_its_ids_or_in_spite_of_its_best(near: float) -> None:
+    """Half of the mass is one id's, which is far from 0.1 and leaves that to the equals beside it."""
+    count, segments = 400, 20
+    logits = torch.zeros(count, segments * SEGMENT)
+    logits[:, 2000] = 8.5
+    token_ids = drawn(logits, torch.full((count,), near))["token_ids"]
+    weights = adapted(logits[0].double().softmax(0).numpy(), near).reshape(segments, SEGMENT)
+    noise = exponential_noise(torch.arange(count), torch.arange(count) * 0, SEGMENT + segments).double().numpy()
+    winners = (weights.sum(1) / noise[:, SEGMENT:]).argmax(1)
+    places = (weights[winners] / noise[:, :SEGMENT]).argmax(1)
+    assert token_ids.tolist() == (winners * SEGMENT + places).tolist()
+    assert {2000 // SEGMENT} < set(winners)
+
+
 def test_rows_that_are_not_as_they_should_be() -> None:
     logits = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, -INF], [1.0, 2.0, 3.0]])
     found = drawn(logits, torch.full((5,), 0.3))
