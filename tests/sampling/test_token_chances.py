@@ -154,6 +154,16 @@ def test_a_segment_may_win_by_all_of_its_ids_or_in_spite_of_its_best(near: float
     assert {2000 // SEGMENT} < set(winners)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("near", [-1.0, 0.0, 0.5])
+def test_at_an_infinite_temperature_all_above_minus_infinity_are_alike(dtype: torch.dtype, near: float) -> None:
+    logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[:, ::3] = -INF
+    found = drawn(logits, torch.full((4,), near), temperature=INF)
+    assert (found["token_ids"] % 3 > 0).all()
+    torch.testing.assert_close(found["told"], torch.full((4,), 1 / 2000).log())
+
+
 def test_rows_that_are_not_as_they_should_be() -> None:
     logits = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, -INF], [1.0, 2.0, 3.0]])
     found = drawn(logits, torch.full((5,), 0.3))
