@@ -130,10 +130,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_collection_finish() -> None:
+    """Lets the garbage collector leave alone what the collection of all tests has made: it would look through it again
+    and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def hostcann_problems() -> list[str]:
     """Violations of this process, and what is alive beyond torch_npu's own streams, events and cache."""
     if NO_NPU or not hostcann.is_active():
         return []
+    gc.unfreeze()
     gc.collect()
     torch.npu.synchronize()
     scratch.release()

@@ -32,17 +32,8 @@ def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
         yield str(binding)
 
 
-@pytest.fixture(scope="module")
-def _frozen() -> Iterator[None]:
-    """What there is before a module's tests is not looked through again: it takes long where the whole suite runs."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
-def uncollected(_frozen: None) -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """What earlier tests left to the garbage collector is gone, and it does not run: cycles of this test's calls are
     seen."""
     gc.collect()
