@@ -34,7 +34,19 @@ def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor
 
 
 def seeds_of(given: Sequence[int | None], generator: torch.Generator | None = None) -> NDArray[np.int64]:
-    """Returns the bits of seeds in [0, 2^64); those that are missing are drawn at once, in the order of the rows."""
+    """Returns the seeds of rows, of which some have none: these are drawn at once, in the order of the rows.
+
+    Args:
+        given: in [0, 2^64), or None.
+        generator: as for `random_seeds`.
+
+    Returns:
+        int64 [rows], the bits of the seeds.
+
+    Example:
+        >>> seeds_of([7, 2**64 - 1]).tolist()
+        [7, -1]
+    """
     seeds = np.array([seed or 0 for seed in given], np.uint64).view(np.int64)
     missing = [index for index, seed in enumerate(given) if seed is None]
     if missing:
