@@ -104,9 +104,12 @@ class Slots:
             other[:slots, columns:] = tensor[:, :1]
         return other
 
-    def places(self, slot: int, length: int) -> Ids:
-        """Returns where the entries of a list lie in a flattened tensor."""
-        return slot * self.width + numpy.arange(length)
+    def places(self, slots: Ids) -> tuple[Ids, Ids]:
+        """Returns where lists begin that lie one after the other, and where their entries go in a flattened tensor."""
+        lengths = self.lengths[slots]
+        ends = numpy.cumsum(lengths)
+        starts = ends - lengths
+        return starts, numpy.repeat(slots * self.width - starts, lengths) + numpy.arange(ends[-1])
 
 
 class AddendSlots(Slots):
@@ -134,13 +137,12 @@ class AddendSlots(Slots):
         self.fit_lists()
         self.ids = self.sized(self.ids, self.width, torch.int64)
         self.addends = self.sized(self.addends, self.width, torch.float32)
-        slots, entries = list(self._changed), self._changed.values()
-        ids, addends = (numpy.concatenate(lists) for lists in zip(*entries, strict=True))
-        first_ids, first_addends = ([one[part][0] for one in entries] for part in (0, 1))
-        places = numpy.concatenate([self.places(slot, len(one[0])) for slot, one in zip(slots, entries, strict=True)])
-        sent = to_device(numpy.concatenate((slots, first_ids, places, ids)), self.device)
+        slots = numpy.array(list(self._changed), numpy.int64)
+        ids, addends = (numpy.concatenate(lists) for lists in zip(*self._changed.values(), strict=True))
+        starts, places = self.places(slots)
+        sent = to_device(numpy.concatenate((slots, ids[starts], places, ids)), self.device)
         slots_there, first_there, places_there, ids_there = sent.split([len(slots)] * 2 + [len(ids)] * 2)
-        sent = to_device(numpy.concatenate((first_addends, addends)), self.device)
+        sent = to_device(numpy.concatenate((addends[starts], addends)), self.device)
         first_addends_there, addends_there = sent.split([len(slots), len(ids)])
         fill(self.ids, slots_there, first_there)
         fill(self.addends, slots_there, first_addends_there)
@@ -152,8 +154,7 @@ class AddendSlots(Slots):
 def fill(table: Tensor, slots: Tensor, values: Tensor) -> None:
     """Fills rows of a table, in one launch: each with a value of its own."""
     if table.is_cpu:  # index_copy_ takes a row there element by element
-        for slot, value in zip(slots.tolist(), values.tolist(), strict=True):
-            table[slot] = value
+        table.numpy()[slots.numpy()] = values.numpy()[:, None]
         return
     # torch_npu's index_fill_ would read the slots back from the device.
     table.index_copy_(0, slots, values.unsqueeze(1).expand(-1, table.shape[1]))
@@ -279,14 +280,13 @@ class PenaltySlots(Slots):
         assert self.lists is not None, "there are slots"
         assert self.occurrences is not None, "there are slots"
         slots = numpy.array(list(self._changed), numpy.int64)
-        ids, places, counted, codes = [], [], [], [numpy.zeros(1, numpy.int32)]
+        counted, codes = [], [numpy.zeros(1, numpy.int32)]
         for slot, seen in self._changed.items():
-            ids.append(numpy.concatenate(seen))
-            places.append(self.places(slot, len(ids[-1])))
             named, code = occurrences_of(seen)
             counted.append(slot * self.vocab_size + named)
             codes.append(code)
-        parts = [slots, *(numpy.concatenate(part) for part in (ids, places, counted))]
+        ids = numpy.concatenate([part for seen in self._changed.values() for part in seen])
+        parts = [slots, ids, self.places(slots)[1], numpy.concatenate(counted)]
         slots_there, ids_there, places_there, counted_there = to_device(numpy.concatenate(parts), self.device).split(
             [len(part) for part in parts]
         )

@@ -134,8 +134,9 @@ class TextRules:
         start = 0 if params.dry_range is None else max(0, len(self._text) - params.dry_range - first)
         longest = len(self._text) - self._unbroken
         found = self._suffixes.continuations(longest, params.dry_allowed_length, start)
+        penalties = {length: -penalty_of(params, length) for length in set(found.values())}
         return {
-            token: -penalty_of(params, length)
+            token: penalties[length]
             for token, length in found.items()
             if token >= 0 and token not in self._unpenalized
         }
