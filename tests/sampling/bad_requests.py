@@ -168,6 +168,15 @@ BAD_REQUESTS = [
     ),
     of_value("ngram_negative", "no_repeat_ngram_size", -1, "be an int in [0, 2**31 - 1]", "-1", "0 to switch it off"),
     of_value("window_0", "no_repeat_ngram_window", 0, "be an int in [1, 2**31 - 1]", "0", "None for the whole text"),
+    of_value("thinking_negative", "thinking_budget", -1, "be an int in [0, 2**31 - 1]", "-1", "None for thoughts"),
+    *(
+        of_type(f"thinking_{name}", "thinking_start", value, rule, shown, remedy)
+        for name, value, rule, shown, remedy in (
+            ("str", "<think>", "be a sequence of ids", "'<think>'", "must be tokenized"),
+            ("set", {1}, "be a sequence of ids", "{1}", "give lists of ints"),
+            ("of_str", ["<think>"], "hold ints", "'<think>'", "vocabulary ids"),
+        )
+    ),
     of_value("dry_length_0", "dry_allowed_length", 0, "be an int in [1, 2**31 - 1]", "0", "1 for the shortest"),
     of_value("dry_range_0", "dry_range", 0, "be an int in [1, 2**31 - 1]", "0", "None for the whole text"),
     of_value("dry_base_below_1", "dry_base", 0.99, "lie in [1, 3.40282e+38]", "0.99", "1 for the same penalty"),
@@ -251,7 +260,53 @@ CONTRADICTIONS = [
             ("bad_words", [[1, 10]]),
             ("dry_sequence_breakers", [10]),
             ("no_repeat_ngram_whitelist", [10]),
+            ("thinking_closing", [10, 2]),
             ("logit_bias", {10: 1.0}),
+        )
+    ),
+    *(
+        BadRequest(f"thinking_{name}", {"thinking_budget": 9, **asked}, ValueError, says)
+        for name, asked, says in (
+            (
+                "alone",
+                {},
+                (": thinking_start must name at least one id beside thinking_budget", "got (). ", "the tags"),
+            ),
+            (
+                "without_end",
+                {"thinking_start": 1},
+                (": thinking_end must name at least one id beside thinking_budget", "got (). ", "the tags"),
+            ),
+            (
+                "ends_as_it_starts",
+                {"thinking_start": 1, "thinking_end": [1]},
+                (": thinking_end must be another sequence than thinking_start", "got (1,). ", "the tag that closes"),
+            ),
+            (
+                "closes_with_another",
+                {"thinking_start": 1, "thinking_end": [2, 3], "thinking_closing": [2, 3, 4]},
+                (": thinking_closing must end with thinking_end, (2, 3)", "got (2, 3, 4). ", "Append that"),
+            ),
+            (
+                "bad",
+                {"thinking_start": 1, "thinking_end": 2, "bad_ids": [2]},
+                (": thinking_end must hold only ids that allowed_ids, bad_ids and", "got 2. ", "allow it"),
+            ),
+            (
+                "not_allowed",
+                {"thinking_start": 1, "thinking_end": 2, "thinking_closing": [4, 2], "allowed_ids": [1, 2, 3]},
+                (": thinking_closing must hold only ids that allowed_ids", "got 4. ", "allow it"),
+            ),
+            (
+                "stops",
+                {"thinking_start": 1, "thinking_end": 2, "stop_ids": [2], "min_tokens": 3},
+                (": thinking_end must hold only ids that allowed_ids", "got 2. ", "where the budget ends"),
+            ),
+            (
+                "adaptive",
+                {"thinking_start": 1, "thinking_end": 2, "adaptive_target": 0.5},
+                (": min_p must be above 0 beside thinking_budget and adaptive_target", "got 0.0. ", "adaptive-p draws"),
+            ),
         )
     ),
     BadRequest(

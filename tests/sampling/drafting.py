@@ -23,6 +23,7 @@ TEXT_RULES: Sequence[dict[str, Any]] = (
     {"no_repeat_ngram_size": 1, "no_repeat_ngram_window": 4},
     {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": [3, [4, 2]]},
     {"dry_multiplier": 2.0, "dry_range": 5, "bad_words": [[1, 2], [1, 2, 3], [7, 7]]},
+    {"thinking_budget": 3, "thinking_start": [1], "thinking_end": [8], "thinking_closing": [9, 9, 8]},
 )
 
 

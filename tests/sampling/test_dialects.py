@@ -39,6 +39,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"top_p": 0}, {**LLAMA_CPP, "top_p": SMALLEST_POSITIVE}),
     ("vllm", {"temperature": 0, "top_k": 0, "logprobs": True}, {"temperature": 0.0, "logprobs": 1}),
     ("vllm", {"watermarking": True}, {}),
+    ("vllm", {"thinking_token_budget": -1}, {}),
     ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1, "logprobs": 3}, {"temperature": 0.01, "logprobs": 3}),
     ("vllm", {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}, {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}),
     ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
@@ -242,6 +243,7 @@ BAD = [
         "logit_bias must have integers as its ids, got 'Hello'",
     ),
     ("llama_cpp", {"logit_bias": [[1.7, 1.0]]}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
+    ("vllm", {"thinking_token_budget": 9}, ValueError, "thinking_start must name at least one id beside"),
     ("vllm", 5, TypeError, "request must be a mapping or the engine's object, got 5"),
     ("vllm", SamplingParams, TypeError, "request must be a mapping or the engine's object"),
 ]
@@ -256,6 +258,12 @@ def read(dialect: str, request: object, **context: Any) -> SamplingParams:
 @pytest.mark.parametrize(("dialect", "request_", "ours"), READ)
 def test_what_is_taken_becomes_ours(dialect: str, request_: dict[str, Any], ours: dict[str, Any]) -> None:
     assert read(dialect, request_, eos_ids=[2]) == SamplingParams(**ours)
+
+
+def test_the_tags_of_thoughts_are_given_beside_a_request() -> None:
+    tags = {"thinking_start": [5, 6], "thinking_end": [7], "thinking_closing": [4, 7]}
+    assert read("vllm", {"thinking_token_budget": 0}, **tags) == SamplingParams(thinking_budget=0, **tags)
+    assert read("vllm", {"top_k": 3}, **tags) == SamplingParams(top_k=3)
 
 
 def test_each_taken_field_is_tried() -> None:

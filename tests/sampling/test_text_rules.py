@@ -20,7 +20,7 @@ from ascend_sample.sampling.drafts import places as draft_places
 from ascend_sample.sampling.edits import row_edits as edits
 from ascend_sample.sampling.edits import text_indexes, text_rules
 from ascend_sample.sampling.edits.text_rules import TextRules, longest_match, penalty_of
-from ascend_sample.sampling.reference.distribution import forbidden_ids, process_row, repetitions
+from ascend_sample.sampling.reference.distribution import forbidden_ids, forced_id, process_row, repetitions
 from ascend_sample.sampling.static import edits as static_edits
 from ascend_sample.sampling.static.step import StaticStep
 from tests.decoding.planting import planted
@@ -40,7 +40,11 @@ def listed(rules: TextRules) -> dict[int, float]:
 def expected(params: SamplingParams, text: list[int]) -> dict[int, float]:
     penalties = {token: -penalty_of(params, length) for token, length in repetitions(text, params).items()}
     of_float32 = {token: float(np.float32(penalty)) for token, penalty in penalties.items()}
-    return of_float32 | dict.fromkeys(forbidden_ids(text, params), -INF)
+    forced = forced_id(text, params)
+    return of_float32 | dict.fromkeys(forbidden_ids(text, params), -INF) | ({} if forced is None else {forced: 1e9})
+
+
+THOUGHT: dict[str, Any] = {"thinking_start": [7], "thinking_end": [8]}
 
 
 # ---- by hand ----
@@ -78,6 +82,34 @@ def expected(params: SamplingParams, text: list[int]) -> dict[int, float]:
         ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_sequence_breakers": [4]}, [1, 2, 3, 4, 1, 2, 3], {}),
         ({"dry_multiplier": 0.5, "dry_sequence_breakers": [[4, 1]]}, [1, 2, 3, 4, 1, 2, 3], {4: -0.5}),
         ({"dry_multiplier": 3.0, "dry_base": 1.0}, [7] * 9, {7: -3.0}),
+        (THOUGHT, [7, 1, 2], {}),
+        (THOUGHT | {"thinking_budget": 0}, [], {}),
+        (THOUGHT | {"thinking_budget": 0}, [1, 7], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 2}, [7, 1], {}),
+        (THOUGHT | {"thinking_budget": 2}, [7, 1, 2], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 2}, [7, 1, 2, 3], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 2}, [7, 1, 8, 2, 3], {}),
+        (THOUGHT | {"thinking_budget": 2}, [8, 1, 2, 3], {}),
+        # The last tag that opens counts, also within a thought.
+        (THOUGHT | {"thinking_budget": 2}, [7, 1, 8, 7, 2], {}),
+        (THOUGHT | {"thinking_budget": 2}, [7, 1, 7, 2, 3], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 1, 2], {5: 1e9}),
+        (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 1, 2, 5], {6: 1e9}),
+        (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 5, 6], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 1, 2, 5, 6, 8], {}),
+        # What the thought does not hold is not part of what closes it.
+        (THOUGHT | {"thinking_budget": 1, "thinking_closing": [5, 9, 8], "thinking_start": [5]}, [5, 1], {5: 1e9}),
+        (THOUGHT | {"thinking_budget": 0, "thinking_closing": [5, 9, 8], "thinking_start": [5]}, [5], {5: 1e9}),
+        (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 5, 6, 8]}, [7, 5, 5, 5], {6: 1e9}),
+        ({"thinking_start": [1, 2], "thinking_end": [3, 4], "thinking_budget": 1}, [1, 2, 3], {4: 1e9}),
+        ({"thinking_start": [1, 2], "thinking_end": [3, 4], "thinking_budget": 1}, [1, 2, 3, 4, 5], {}),
+        # A tag that ends where another does: what closes counts.
+        ({"thinking_start": [2], "thinking_end": [1, 2], "thinking_budget": 0}, [2, 1, 2], {}),
+        # Neither a ban of its n-gram, nor DRY, nor a bad word keeps the closing from being drawn.
+        (THOUGHT | {"thinking_budget": 1, "no_repeat_ngram_size": 2}, [7, 1, 8, 7, 1], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 1, "dry_multiplier": 1.0}, [7, 1, 8, 7, 1], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 1, "bad_words": [[1, 8]]}, [7, 1], {8: 1e9}),
+        (THOUGHT | {"thinking_budget": 1, "bad_words": [[1, 3]]}, [7, 1], {3: -INF, 8: 1e9}),
     ],
 )
 def test_rows_that_one_can_check(asked: dict[str, Any], text: list[int], addends: dict[int, float]) -> None:
@@ -116,7 +148,7 @@ def random_rules(rng: random.Random, vocab_size: int) -> SamplingParams:
         lengths = [rng.randrange(shortest, shortest + 3) for _ in range(rng.randrange(most + 1))]
         return {tuple(rng.randrange(vocab_size) for _ in range(length)) for length in lengths}
 
-    size = rng.choice((0, 1, 2, 3, 5))
+    size, end = rng.choice((0, 1, 2, 3, 5)), rng.choice(([1], [1, 0]))
     return SamplingParams(
         no_repeat_ngram_size=size,
         no_repeat_ngram_window=rng.choice((None, max(1, size), size + 3, size + 20)),
@@ -127,6 +159,10 @@ def random_rules(rng: random.Random, vocab_size: int) -> SamplingParams:
         dry_sequence_breakers=rng.choice(([], [], sequences(2, 1))),
         dry_range=rng.choice((None, 1, 4, 10, 25)),
         bad_words=sequences(2, 2),
+        thinking_budget=rng.choice((None, 0, 1, 4)),
+        thinking_start=[0],
+        thinking_end=end,
+        thinking_closing=rng.choice(([], [0, *end], [1, 1, *end])),
     )
 
 
@@ -168,10 +204,10 @@ def test_rules_join_biases_bans_and_penalties(device: str) -> None:
             "logit_bias": {rng.randrange(vocab_size): rng.uniform(-4, 4) for _ in range(4)},
             "repetition_penalty": rng.choice((1.0, 1.5)),
             "frequency_penalty": rng.choice((0.0, 0.3)),
-            "stop_ids": [1, 2],
+            "stop_ids": [2, 3],
             "min_tokens": rng.choice((0, 4)),
         }
-        asked["bad_ids"] = set(rng.sample(range(vocab_size), 2)) - asked["logit_bias"].keys()
+        asked["bad_ids"] = set(rng.sample(range(2, vocab_size), 2)) - asked["logit_bias"].keys()
         if asked.get("dry_base") in (1e9, 1e20):
             asked["dry_base"] = 2.0  # float32 tells
         params = SamplingParams(**asked)
@@ -217,6 +253,7 @@ RULED = (
     {"bad_words": [[0, 1], [1, 2], [2, 0], [3, 3]], "presence_penalty": 0.5},
     {"logit_bias": {2: 3.0}},
     {"logit_bias": {4: 3.0}},
+    {"thinking_budget": 2, "thinking_start": 0, "thinking_end": 1, "thinking_closing": [5, 3, 1]},
     {},
 )
 
@@ -257,6 +294,27 @@ def assert_texts_are_the_references(device: str, steps: int = 60) -> None:
 
 def test_requests_that_come_and_go(device: str) -> None:
     assert_texts_are_the_references(device)
+
+
+def test_a_thought_is_closed_whatever_is_drawn(device: str) -> None:
+    """With filters, temperatures, logprobs and states, the budget's end is drawn for certain."""
+    asked: list[dict[str, Any]] = [
+        {"temperature": 2.5},
+        {"top_k": 3, "logprobs": 2},
+        {"top_p": 0.5, "top_n_sigma": 1.0, "kept": True},
+        {"typical_p": 0.2, "min_p": 0.1, "repetition_penalty": 1.9, "frequency_penalty": 2.0},
+        {"mirostat_tau": 0.5},
+        {"adaptive_target": 0.1, "min_p": 0.01},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+    ]
+    budget = {"thinking_budget": 3, "thinking_start": [1, 2], "thinking_end": [3], "thinking_closing": [4, 4, 3]}
+    batch, sampler = SamplingBatch(40, device), Sampler()
+    batch.extend([SamplingParams(seed=7, bad_ids=[1], **budget, **one) for one in asked], [[5, 1, 2]] * len(asked))
+    logits = torch.randn(len(asked), 40, generator=torch.Generator().manual_seed(1))
+    logits[:, 3:5] = -9.0  # nobody would draw them by himself
+    drawn = torch.stack([sampler(logits.to(device), batch).token_ids.cpu() for _ in range(8)], 1)
+    assert drawn[:, 3:6].tolist() == [[4, 4, 3]] * len(asked)
+    assert not torch.isin(drawn[:, [0, 1, 2, 6, 7]], torch.tensor([3, 4])).any()
 
 
 def test_a_late_device(late: str) -> None:
@@ -354,6 +412,13 @@ FAULTS = {
     "a range that forgets too much": (text_rules, "self._text[-length:]", "self._text[-length + 1 :]", "texts"),
     "drafts that are not taken back": (text_indexes, "container[key] = before", "pass", "texts"),
     "a breaker among drafts": (text_rules, "self._unbroken = unbroken", "pass", "texts"),
+    "a thought of the prompt's": (text_rules, "range(len(self._text), 0, -1)))", "range(0)))", "texts"),
+    "a thought among drafts": (text_rules, "self._thought = thought", "pass", "texts"),
+    "a thought that is one longer": (text_rules, "self._thought < budget:", "self._thought <= budget:", "texts"),
+    "a closing from its beginning": (text_rules, "range(longest, -1, -1)", "range(0, 1)", "texts"),
+    "a closing that has begun before": (text_rules, "min(end - self._thought, len", "min(end, len", "texts"),
+    "a tag that opens where one closes": (text_rules, "None if closes else end", "end", "texts"),
+    "a closing that is banned": (text_rules, "found[forced] = FORCED", "found.setdefault(forced, FORCED)", "texts"),
     "an edge that is not copied": (text_indexes, "dict(edges[other])", "{}", "texts"),
 }  # fmt: skip
 CHECKS = {

@@ -1,4 +1,4 @@
-"""What a request forbids or makes less likely because of its text: repeated n-grams, repetitions (DRY), bad words.
+"""What a request forbids, forces or makes less likely because of its text: n-grams, DRY, bad words, long thoughts.
 
 The rules of a row look at its prompt and output as one text, on the host. They give a short list of ids and addends,
 which joins the row's own in its slot; what a token costs them does not depend on how long the text is.
@@ -7,7 +7,7 @@ which joins the row's own in its slot; what a token costs them does not depend o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, cast
 
@@ -21,13 +21,16 @@ from ascend_sample.sampling.requests.params import SamplingParams
 
 SPARE: Final = 1024
 """So many tokens more than twice `dry_range` are indexed before those that are out of it are forgotten."""
+FORCED: Final = 1e9
+"""What the logit of an id gets that is to be drawn, as in vLLM: finite, so that deviations and sums stay finite."""
 NOTHING: Final = (numpy.zeros(1, numpy.int64), numpy.full(1, -0.0, numpy.float32))
 """A list that changes nothing: a slot has at least one id."""
 
 
 def has_rules(params: SamplingParams) -> bool:
     """Tells whether a request has rules that look at its text."""
-    return params.no_repeat_ngram_size > 0 or params.dry_multiplier > 0 or bool(params.bad_words)
+    is_bounded = params.thinking_budget is not None
+    return params.no_repeat_ngram_size > 0 or params.dry_multiplier > 0 or bool(params.bad_words) or is_bounded
 
 
 class TextRules:
@@ -74,6 +77,9 @@ class TextRules:
             last = len(self._text) if breakers else 0
             ends = (end for end in range(last, 0, -1) if self._ends_with_breaker(end))
             self._unbroken = next(ends, 0)
+        self._thought: int | None = None  # where the one begins that is open, behind what opens it
+        if params.thinking_budget is not None:
+            any(map(self._note_thought, range(len(self._text), 0, -1)))  # until one is found
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Takes in tokens of the text."""
@@ -82,6 +88,8 @@ class TextRules:
             self._text.append(token if 0 <= token < self._vocab_size else -1 - len(self._text))
             if self._ngrams is not None:
                 self._ngrams.note_last()
+            if self._params.thinking_budget is not None:
+                self._note_thought(len(self._text))
             if self._suffixes is not None:
                 self._suffixes.append(self._text[-1])
                 if self._ends_with_breaker(len(self._text)):
@@ -99,6 +107,8 @@ class TextRules:
         own_ids, own_addends = self.own if own is None else own
         found = self._penalties()
         found |= dict.fromkeys(self._forbidden(), MASKED)
+        if (forced := self._forced()) is not None:
+            found[forced] = FORCED
         if not found:
             return (own_ids, own_addends) if len(own_ids) else NOTHING
         ids = numpy.fromiter(found, numpy.int64, len(found))
@@ -113,7 +123,7 @@ class TextRules:
     @contextmanager
     def after(self, drafts: Iterable[int]) -> Iterator[None]:
         """Lets drafts belong to the text for as long as the context lasts."""
-        length, unbroken = len(self._text), self._unbroken
+        length, unbroken, thought = len(self._text), self._unbroken, self._thought
         mark = None if self._suffixes is None else self._suffixes.mark()
         self._journal.record()
         try:
@@ -125,6 +135,7 @@ class TextRules:
                 self._suffixes.take_back(mark)
             del self._text[length:]
             self._unbroken = unbroken
+            self._thought = thought
 
     def _penalties(self) -> dict[int, float]:
         """Returns what is added to logits of ids that would go on with a repetition."""
@@ -136,9 +147,7 @@ class TextRules:
         found = self._suffixes.continuations(longest, params.dry_allowed_length, start)
         penalties = {length: -penalty_of(params, length) for length in set(found.values())}
         return {
-            token: penalties[length]
-            for token, length in found.items()
-            if token >= 0 and token not in self._unpenalized
+            token: penalties[length] for token, length in found.items() if token >= 0 and token not in self._unpenalized
         }
 
     def _forbidden(self) -> set[int]:
@@ -150,11 +159,29 @@ class TextRules:
                     forbidden.add(last)
         return {token for token in forbidden if token >= 0}
 
+    def _forced(self) -> int | None:
+        """Returns the next id of what closes a thought, if one has as many tokens as it may."""
+        budget, end = self._params.thinking_budget, len(self._text)
+        if budget is None or self._thought is None or end - self._thought < budget:
+            return None
+        closing = tuple(self._params.thinking_closing or self._params.thinking_end)
+        longest = min(end - self._thought, len(closing) - 1)
+        there = next(length for length in range(longest, -1, -1) if self._has_before(end, closing[:length]))
+        return closing[there]
+
+    def _note_thought(self, end: int) -> bool:
+        """Notes that a thought ends or begins at a place, and tells whether it does."""
+        closes = self._has_before(end, self._params.thinking_end)
+        if closes or self._has_before(end, self._params.thinking_start):
+            self._thought = None if closes else end
+            return True
+        return False
+
     def _ends_with_breaker(self, end: int) -> bool:
         breakers = self._breakers.get(self._text[end - 1], ())
         return any(self._has_before(end, breaker) for breaker, _ in breakers)
 
-    def _has_before(self, end: int, tokens: tuple[int, ...]) -> bool:
+    def _has_before(self, end: int, tokens: Sequence[int]) -> bool:
         """Tells whether these are the tokens of the text before a place."""
         return len(tokens) <= end and tuple(self._text[end - len(tokens) : end]) == tokens
 

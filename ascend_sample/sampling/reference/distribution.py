@@ -38,9 +38,14 @@ def process_row(
     processed = np.array(logits, dtype=np.float64)
     processed[np.isnan(processed)] = -np.inf
     text = [*prompt_ids, *output_ids]
+    forced = forced_id(text, params)
     for token_id, bias in params.logit_bias.items():
         processed[token_id] += bias
+    if forced is not None:
+        processed[forced] += 1e9
     for token_id, length in repetitions(text, params).items():
+        if token_id == forced:
+            continue
         beyond = length - params.dry_allowed_length
         with np.errstate(over="ignore"):
             dry = params.dry_multiplier * np.float64(params.dry_base) ** beyond
@@ -51,7 +56,7 @@ def process_row(
         processed[token_id] = value / penalty if value > 0 else value * penalty
     for token_id in set(output_ids):
         processed[token_id] -= params.frequency_penalty * list(output_ids).count(token_id) + params.presence_penalty
-    masked = set(params.bad_ids) | forbidden_ids(text, params)
+    masked = set(params.bad_ids) | (forbidden_ids(text, params) - {forced})
     if params.allowed_ids is not None:
         masked |= set(range(len(processed))) - set(params.allowed_ids)
     if len(output_ids) < params.min_tokens:
@@ -79,6 +84,37 @@ def forbidden_ids(text: Sequence[int], params: SamplingParams) -> set[int]:
         end = list(text)[len(text) - n + 1 :]
         forbidden |= {gram[-1] for gram in grams if gram[:-1] == end} - set(params.no_repeat_ngram_whitelist)
     return forbidden
+
+
+def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
+    """Returns the next id of what closes a thought that has as many tokens as it may; None of another text.
+
+    Args:
+        text: prompt and output.
+        params: the request.
+
+    Example:
+        >>> bounded = SamplingParams(thinking_budget=2, thinking_start=7, thinking_end=8, thinking_closing=[5, 8])
+        >>> [forced_id(text, bounded) for text in ([7, 1], [7, 1, 2], [7, 1, 2, 5], [7, 1, 2, 5, 8])]
+        [None, 5, 8, None]
+    """
+    if params.thinking_budget is None:
+        return None
+    start, end = list(params.thinking_start), list(params.thinking_end)
+    thought: list[int] | None = None
+    for place in range(1, len(text) + 1):
+        before = list(text[:place])
+        if before[-len(end) :] == end:
+            thought = None
+        elif before[-len(start) :] == start:
+            thought = []
+        elif thought is not None:
+            thought.append(text[place - 1])
+    if thought is None or len(thought) < params.thinking_budget:
+        return None
+    closing = list(params.thinking_closing) or end
+    there = max(length for length in range(len(closing)) if thought[len(thought) - length :] == closing[:length])
+    return closing[there]
 
 
 def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:

@@ -106,6 +106,21 @@ def to_id(value: object, field: str, vocab_size: int | None) -> int:
     return number
 
 
+def to_sequence(
+    value: object, field: str, vocab_size: int | None, rule: str = "be a sequence of ids"
+) -> tuple[int, ...]:
+    """Returns vocabulary ids in their order; an id alone is a sequence of one.
+
+    Raises:
+        TypeError: no sequence of integers.
+        ValueError: an id is out of range.
+    """
+    sequence = value.tolist() if isinstance(value, numpy.ndarray) else [value] if is_integer(value) else value
+    if not isinstance(sequence, Sequence) or isinstance(sequence, str | bytes | bytearray):
+        refuse_field(field, rule, value, "Texts must be tokenized: give lists of ints.", TypeError)
+    return tuple(to_id(token_id, field, vocab_size) for token_id in sequence)
+
+
 def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tuple[int, ...], ...]:
     """Returns distinct sequences of vocabulary ids, sorted; an id alone is a sequence of one.
 
@@ -117,13 +132,10 @@ def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tu
         refuse_field(field, "be a collection of sequences of ids", values, "Give a list of lists.", TypeError)
     sequences = []
     for value in values:
-        sequence = value.tolist() if isinstance(value, numpy.ndarray) else [value] if is_integer(value) else value
-        if not isinstance(sequence, Sequence) or isinstance(sequence, str | bytes | bytearray):
-            remedy = "Texts must be tokenized: give lists of ints."
-            refuse_field(field, "hold sequences of ids", value, remedy, TypeError)
+        sequence = to_sequence(value, field, vocab_size, "hold sequences of ids")
         if not sequence:
             refuse_field(field, "hold sequences of at least one id", value, "Leave it out.")
-        sequences.append(tuple(to_id(token_id, field, vocab_size) for token_id in sequence))
+        sequences.append(sequence)
     sequences.sort()
     if len(set(sequences)) != len(sequences):
         twice = next(one for one, following in itertools.pairwise(sequences) if one == following)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ascend_sample._errors import show
 from ascend_sample.sampling.requests.checks import refuse_field
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ def check_contradictions(params: SamplingParams) -> None:
     """Raises where two fields contradict each other, whatever the vocabulary is."""
     _check_window(params)
     _check_bias_is_not_forbidden(params)
+    if params.thinking_budget is not None:
+        _check_thinking(params)
     if params.mirostat_tau > 0 and params.adaptive_target is not None:
         remedy = "Both steer what is drawn: choose one."
         refuse_field("adaptive_target", "be None beside mirostat_tau", params.adaptive_target, remedy)
@@ -48,6 +51,28 @@ def _check_window(params: SamplingParams) -> None:
     if window is not None and window < params.no_repeat_ngram_size:
         rule = f"be at least no_repeat_ngram_size, {params.no_repeat_ngram_size}"
         refuse_field("no_repeat_ngram_window", rule, window, WHOLE_TEXT)
+
+
+def _check_thinking(params: SamplingParams) -> None:
+    for name in ("thinking_start", "thinking_end"):
+        if not getattr(params, name):
+            remedy = "Give the ids of the tags that open and close a thought."
+            refuse_field(name, "name at least one id beside thinking_budget", (), remedy)
+    end = tuple(params.thinking_end)
+    if end == params.thinking_start:
+        refuse_field("thinking_end", "be another sequence than thinking_start", end, "Give the tag that closes.")
+    name, closing = ("thinking_closing", params.thinking_closing) if params.thinking_closing else ("thinking_end", end)
+    if tuple(closing[-len(end) :]) != end:
+        refuse_field(name, f"end with thinking_end, {show(end)}", closing, "Append that.")
+    lost = set(closing) & {*params.bad_ids, *(params.stop_ids if params.min_tokens else ())}
+    if params.allowed_ids is not None:
+        lost |= set(closing) - set(params.allowed_ids)
+    if lost:
+        rule = "hold only ids that allowed_ids, bad_ids and, with min_tokens, stop_ids allow"
+        refuse_field(name, rule, min(lost), "It is drawn where the budget ends: allow it.")
+    if params.adaptive_target is not None and not params.min_p:
+        remedy = "adaptive-p draws ids without any probability too, where no filter drops them."
+        refuse_field("min_p", "be above 0 beside thinking_budget and adaptive_target", params.min_p, remedy)
 
 
 def _check_bias_is_not_forbidden(params: SamplingParams) -> None:

@@ -21,6 +21,7 @@ from ascend_sample.sampling.requests.checks import (
     to_boolean,
     to_id,
     to_ids,
+    to_sequence,
     to_sequences,
 )
 from ascend_sample.sampling.requests.contradictions import WHOLE_TEXT, check_contradictions, check_something_is_allowed
@@ -41,8 +42,8 @@ class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
     The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
-    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `typical_p`; the cutoffs, mirostat, `top_a` and
-    `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
+    `min_tokens`, `logit_bias`, DRY, `thinking_budget`; the penalties; `temperature`; `typical_p`; the cutoffs,
+    mirostat, `top_a` and `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
 
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
@@ -92,6 +93,14 @@ class SamplingParams:
         dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
             id that is one itself costs nothing. Kept as sorted tuples of tuples.
         dry_range: in how many of the last tokens matches are looked for; None: in all.
+        thinking_budget: how many tokens a thought may have, from 0; None: any number. A thought is what follows the
+            last `thinking_start` of the text, prompt and output, until `thinking_end`. One that has so many is closed:
+            the next tokens are `thinking_closing`, as 1e9 is added to the logit of each in its turn, whatever
+            `bad_words`, `no_repeat_ngram_size` and DRY say of it. Beside `adaptive_target` it needs a `min_p`.
+        thinking_start: the ids that open a thought.
+        thinking_end: the ids that close one.
+        thinking_closing: what ends a thought that is too long, the last of it being `thinking_end`; of what the thought
+            ends with already only the rest is drawn. Empty: `thinking_end` alone.
         min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
         stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
         stop_sequences: sequences of ids that end the text where the output has them: `SamplingBatch.ended` tells of
@@ -193,6 +202,12 @@ class SamplingParams:
     dry_allowed_length: int = declared(2, integer(1, LARGEST_COUNT, "Use 1 for the shortest."), Stage.LOGITS)
     dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
     dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
+    thinking_budget: int | None = declared(
+        None, integer(0, LARGEST_COUNT, "Use None for thoughts of any length."), Stage.LOGITS
+    )
+    thinking_start: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
+    thinking_end: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
+    thinking_closing: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
     min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
     stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
     stop_sequences: Collection[Sequence[int]] = declared((), to_sequences, Stage.REPORT)
@@ -263,8 +278,9 @@ class SamplingParams:
 
         Args:
             request: a mapping of their fields, or the engine's own object. None is a value that was not given.
-            context: `eos_ids`, those that end a text of the model; `vocab_size`, of the model; `exactly=True`, which
-                refuses what the engine would draw from another distribution, such as one filtered in another order.
+            context: `eos_ids`, those that end a text of the model; `vocab_size`, of the model; `thinking_start`,
+                `thinking_end` and `thinking_closing`, the tags of its thoughts; `exactly=True`, which refuses what the
+                engine would draw from another distribution, such as one filtered in another order.
 
         Raises:
             TypeError: request has no fields, or as for the constructor.
@@ -351,7 +367,8 @@ FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for 
 """The declaration of each field, in the order of the fields."""
 DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
 """Theirs, but for `logit_bias`, which gets a new one each time."""
-WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias, to_sequences)]
+CHECKS_OF_IDS: Final = (to_ids, to_bias, to_sequence, to_sequences)
+WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in CHECKS_OF_IDS]
 
 
 def fields_of(*stages: Stage) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -64,11 +64,13 @@ class Context:
         owner: the function that reads, as errors name it.
         eos_ids: the ids that end a text of the model.
         vocab_size: of the model; None where the caller does not know.
+        thinking: our fields of the tags around the model's thoughts, beside a budget for these.
     """
 
     owner: str
     eos_ids: tuple[int, ...]
     vocab_size: int | None
+    thinking: Mapping[str, Any]
 
     def refuse(
         self, field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError
@@ -109,7 +111,14 @@ class Dialect:
     differences: tuple[Difference, ...] = ()
 
     def read(
-        self, request: object, eos_ids: Collection[int] = (), vocab_size: int | None = None, exactly: bool = False
+        self,
+        request: object,
+        eos_ids: Collection[int] = (),
+        vocab_size: int | None = None,
+        exactly: bool = False,
+        thinking_start: Sequence[int] = (),
+        thinking_end: Sequence[int] = (),
+        thinking_closing: Sequence[int] = (),
     ) -> dict[str, Any]:
         """Returns the fields of `SamplingParams` that a request asks for.
 
@@ -118,6 +127,9 @@ class Dialect:
             eos_ids: the ids that end a text of the model, where the engine knows them beside the request.
             vocab_size: of the model.
             exactly: refuses what the engine would draw from another distribution.
+            thinking_start: the tag that opens a thought, where the engine knows it beside the request.
+            thinking_end: the one that closes it.
+            thinking_closing: what closes a thought that is too long.
 
         Raises:
             TypeError: request has no fields, or a value has the wrong type.
@@ -125,7 +137,12 @@ class Dialect:
         """
         owner = f"SamplingParams.from_{self.name}"
         IDS.check(owner, "eos_ids", eos_ids)
-        context = Context(owner, tuple(eos_ids), vocab_size)
+        thinking = {
+            "thinking_start": thinking_start,
+            "thinking_end": thinking_end,
+            "thinking_closing": thinking_closing,
+        }
+        context = Context(owner, tuple(eos_ids), vocab_size, thinking)
         given = {name: value for name, value in _values_of(request, context).items() if value is not None}
         for name, value in given.items():
             if name not in self.fields:

@@ -22,6 +22,8 @@ from ascend_sample.sampling.requests.dialects.openai import ANSWER, GRAMMAR, LEN
 LOWEST_TEMPERATURE: Final = 1e-2
 """What vLLM makes of a lower one that is not 0."""
 EVERYTHING: Final = -1
+UNBOUNDED: Final = -1
+"""Of thoughts."""
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         if context.vocab_size is None:
             context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")
         ours["logprobs"] = context.vocab_size
+    if given.get("thinking_token_budget", UNBOUNDED) != UNBOUNDED:
+        ours |= {"thinking_budget": given["thinking_token_budget"], **context.thinking}
     return ours
 
 
@@ -57,7 +61,11 @@ VLLM: Final = Dialect(
             refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         ),
         "logprob_token_ids": refused("Ask for the best ones, by logprobs.", []),
-        "thinking_token_budget": refused("It forces ids by a processor of vLLM's own: leave it to vLLM's sampler."),
+        "thinking_token_budget": number(
+            "thinking_budget",
+            note="-1 is none. The tags, of vLLM's `ReasoningConfig`, are given beside the request: `thinking_start`, "
+            "`thinking_end`, `thinking_closing`.",
+        ),
         "watermarking": engines(
             "The engine's: True, a default of some versions, asks for the watermark that an engine may have."
         ),
