@@ -180,7 +180,7 @@ LLAMA_CPP: Final = Dialect(
         "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without.", form=LIST),
         "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
-        "reasoning_budget_tokens": refused("No id is forced here.", -1),
+        "reasoning_budget_tokens": refused("Its tags are texts: give thinking_budget, and their ids.", -1),
         **dict.fromkeys(
             (
                 "dynatemp_exponent",

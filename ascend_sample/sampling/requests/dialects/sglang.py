@@ -32,7 +32,9 @@ SGLANG: Final = Dialect(
         "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),
         "watermark": refused("Draws are not watermarked here."),
-        "custom_params": refused("Only processors of the engine know what is in it.", {}),
+        "custom_params": refused(
+            "Only processors of the engine know what is in it: give thinking_budget yourself.", {}
+        ),
         **dict.fromkeys(
             ("json_schema", "regex", "ebnf", "structural_tag", "ebnf_full_assistant"),
             GRAMMAR,
