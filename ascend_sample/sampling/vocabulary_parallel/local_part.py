@@ -16,7 +16,7 @@ from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.candidates import first_of
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
-from ascend_sample.sampling.vocabulary_parallel.local_rows import LocalRows
+from ascend_sample.sampling.vocabulary_parallel.local_rows import local_rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, processed_part
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
@@ -69,7 +69,7 @@ class LocalPart:
     ) -> None:
         self._plan, self._ids, self._position, self._purpose = plan, ids, position, purpose
         self._own = logits[:, : len(ids)]
-        self._local = LocalRows(logits, edits, plan.places, ids) if len(ids) else None
+        self._rows = local_rows(logits, edits, plan.places, ids) if len(ids) else []
         without_ids = int(RowStatus.ALL_MASKED)
         self.status = torch.full((len(logits),), without_ids, dtype=torch.int8, device="cpu")
 
@@ -78,9 +78,9 @@ class LocalPart:
         count = len(self._plan.best)
         values = torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu")
         ids = torch.zeros(count, dtype=torch.int64, device="cpu")
-        if self._local is not None:
+        if self._rows:
             for chosen in self._plan.best_chosen:
-                first, first_ids, status = first_of(self._local.tensors[chosen.tensor], chosen.rows, 1)
+                first, first_ids, status = first_of(self._rows[chosen.tensor], chosen.rows, 1)
                 values[chosen.where], ids[chosen.where] = first[:, 0], first_ids[:, 0]
                 self.status[chosen.of_batch] = status
         return values, ids
@@ -92,10 +92,10 @@ class LocalPart:
             return []
         values = torch.full((len(plan.first), plan.most), -torch.inf, dtype=torch.float32, device="cpu")
         ids = torch.zeros(len(plan.first), plan.most, dtype=torch.int64, device="cpu")
-        if self._local is not None:
+        if self._rows:
             for most, among_first, of_tensors in plan.first_chosen:
                 for chosen in of_tensors:
-                    found = first_of(self._local.tensors[chosen.tensor], chosen.rows, most)
+                    found = first_of(self._rows[chosen.tensor], chosen.rows, most)
                     where = torch.from_numpy(among_first)[chosen.where]
                     values[where, :most], ids[where, :most], self.status[chosen.of_batch] = found
         return [
@@ -119,13 +119,13 @@ class LocalPart:
         )
         leads, ids = race.no_leads(count)
         own = torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu")
-        if self._local is None:
+        if not self._rows:
             return leads, ids, own
         slack = float(plan.near.max()) if maxima is None else race.NEAR
         for chosen in of_tensors:
             min_p = plan.parameters.min_p[chosen.of_batch]
             leads[chosen.where], ids[chosen.where], own[chosen.where], status = torch.ops.ascend_sample.shard_leads(
-                self._local.tensors[chosen.tensor],
+                self._rows[chosen.tensor],
                 chosen.rows,
                 self._ids.start,
                 plan.parameters.temperature[chosen.of_batch],
@@ -147,14 +147,14 @@ class LocalPart:
             cut: which rows of the batch, ascending.
             maxima: of the whole rows of the batch.
         """
-        if self._local is None or not len(cut):
+        if not self._rows or not len(cut):
             return []
         plan, found = self._plan, []
         is_divided = plan.is_divided[cut]
         for divides in (False, True):
             of_kind = np.flatnonzero(is_divided == divides)
             for chosen in plan.places.chosen(cut[of_kind]):
-                tensor, rows = self._local.tensors[chosen.tensor], chosen.rows
+                tensor, rows = self._rows[chosen.tensor], chosen.rows
                 maximum = torch.from_numpy(maxima)[chosen.of_batch]
                 temperature = plan.parameters.temperature[chosen.of_batch]
                 if divides:
@@ -178,14 +178,14 @@ class LocalPart:
             The parts, and of each row whether what it leaves is not sure.
         """
         is_unsure = torch.zeros(len(rows), dtype=torch.bool, device="cpu")
-        if self._local is None:
+        if not self._rows:
             return [], is_unsure
         if not mode.is_processed:
             there = None if len(rows) == len(self.status) else torch.from_numpy(rows)
             return [PartOfRows(self._own, there, torch.arange(len(rows), device="cpu"))], is_unsure
         parts = []
         for chosen in self._plan.places.chosen(rows):
-            tensor = self._local.tensors[chosen.tensor]
+            tensor = self._rows[chosen.tensor]
             kept, is_unsure[chosen.where] = processed_part(
                 tensor if chosen.rows is None else tensor[chosen.rows],
                 torch.from_numpy(maxima)[chosen.of_batch],

@@ -67,28 +67,23 @@ class RowPlaces:
         return found
 
 
-class LocalRows:
-    """The rows of a batch on one rank, of which those with edits are copies, made once a step.
+def local_rows(logits: Tensor, edits: Mapping[str, Tensor], places: RowPlaces, ids: range) -> list[Tensor]:
+    """Returns the rows of a batch on one rank as `RowPlaces` numbers tensors: those with edits are copies.
 
     Args:
         logits: floats [batch, columns] of the rank; what is behind its ids is padding.
         edits: arguments of `sample_rows` for the whole vocabulary.
         places: of the rows.
         ids: those of the rank; at least one.
-
-    Attributes:
-        tensors: as `RowPlaces` numbers them.
     """
-
-    def __init__(self, logits: Tensor, edits: Mapping[str, Tensor], places: RowPlaces, ids: range) -> None:
-        own = logits[:, : len(ids)]
-        self.tensors = [own, own, own]
-        for tensor, dtype in ((WIDENED, torch.float32), (MASKED_ALONE, logits.dtype)):
-            rows = places.rows[tensor]
-            if len(rows):
-                copied = own[torch.from_numpy(rows)].to(dtype).contiguous()
-                _edit(copied, edits, rows, ids)
-                self.tensors[tensor] = copied
+    own = logits[:, : len(ids)]
+    tensors = [own, own, own]
+    for tensor, dtype in ((WIDENED, torch.float32), (MASKED_ALONE, logits.dtype)):
+        rows = places.rows[tensor]
+        if len(rows):
+            tensors[tensor] = own[torch.from_numpy(rows)].to(dtype).contiguous()
+            _edit(tensors[tensor], edits, rows, ids)
+    return tensors
 
 
 def edited_rows(edits: Mapping[str, Tensor], count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
