@@ -45,7 +45,7 @@ class Chunks:
         most_in_pieces: how many ids of pieces any rank tells at most.
 
     Example:
-        >>> chunks = Chunks(Borders((0, 3000), (3000, 5000), (3000, 2000)))
+        >>> chunks = Chunks(Borders((0, 3000), (3000, 5000)))
         >>> chunks.whole(0), chunks.whole(1), [piece.ids for piece in chunks.pieces_of(0)]
         (range(0, 2), range(3, 5), [range(2048, 3000)])
     """

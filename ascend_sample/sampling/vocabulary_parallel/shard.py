@@ -25,12 +25,10 @@ class Borders(NamedTuple):
     Attributes:
         firsts: the first id of each rank, ascending; that of one without ids is where it would have some.
         ends: behind the last id of each.
-        widths: how many columns each rank's logits have, padding included.
     """
 
     firsts: tuple[int, ...]
     ends: tuple[int, ...]
-    widths: tuple[int, ...]
 
     @property
     def counts(self) -> list[int]:
@@ -134,4 +132,4 @@ class VocabularyShard:
             refuse(OWNER, "width", f"add up to vocab_size, {self.vocab_size}, at least", expected, remedy)
         firsts = np.minimum(told[:, 0], self.vocab_size)
         ends = np.minimum(told[:, 0] + told[:, 1], self.vocab_size)
-        return Borders(tuple(firsts.tolist()), tuple(ends.tolist()), tuple(told[:, 1].tolist()))
+        return Borders(tuple(firsts.tolist()), tuple(ends.tolist()))
