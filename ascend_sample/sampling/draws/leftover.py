@@ -37,11 +37,6 @@ class Leftover:
         self.base = base_of(best[:, :1])
         return self.base
 
-    @classmethod
-    def of_filters(cls) -> Leftover:
-        """Asks for what the filters keep, and for nothing of the best."""
-        return cls(0, None, is_filtered=True)
-
 
 @dataclass
 class RankedRows:

@@ -169,11 +169,6 @@ def gather_logprobs(
     return _of_segments(asking, segments, numbers, best_ids, token_ids, least if mode.is_normalised else None)
 
 
-def leftover_for(asking: AskingRows, mode: LogprobsMode) -> Leftover:
-    """Returns what a draw is to leave for `logprobs_of_leftover`, which all of the rows ask for."""
-    return Leftover(asking.at_least_one, asking.lanes, mode.is_processed)
-
-
 def logprobs_of_leftover(
     asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, left: Leftover, divisor: Tensor | None
 ) -> Logprobs:
@@ -184,7 +179,7 @@ def logprobs_of_leftover(
         logits: those that were drawn from; for `LogprobsMode.PROCESSED_LOGPROBS` they may have been overwritten.
         mode: any but `LogprobsMode.RAW_LOGITS`.
         token_ids: the sampled ones.
-        left: from `leftover_for`, after the draw.
+        left: what the draw has left for them.
         divisor: float32 [rows, 1], the temperatures.
     """
     if mode.is_processed:

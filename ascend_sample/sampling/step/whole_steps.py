@@ -26,7 +26,6 @@ from ascend_sample.sampling.step.logprobs import (
     LogprobsMode,
     asking_of,
     gather_logprobs,
-    leftover_for,
     logprobs_of_leftover,
     processed_logprobs,
 )
@@ -203,7 +202,9 @@ class WholeSteps:
         if not plan.placement.can_leave or mode is LogprobsMode.RAW_LOGITS:
             return None
         # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
-        return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
+        if not is_raw and mode is not LogprobsMode.PROCESSED_LOGPROBS:
+            return None
+        return Leftover(plan.asking.at_least_one, plan.asking.lanes, mode.is_processed)
 
     def _ranked_of(self, plan: StepPlan) -> RankedRows | None:
         """Returns what the CPU kernel is to rank as it draws: rows whose tokens nothing changes then."""
@@ -217,7 +218,7 @@ class WholeSteps:
         if plan.states is None or not plan.placement.leaves_kept:
             return None
         if left is None:
-            return Leftover.of_filters()
+            return Leftover(0, None, is_filtered=True)
         return left if left.is_filtered else None
 
     def logprobs_of(
