@@ -25,7 +25,7 @@ from ascend_sample.sampling.edits.slots import (
     has_mask,
 )
 from ascend_sample.sampling.edits.state_slots import initial_state
-from ascend_sample.sampling.edits.stops import StopSlots, StopWatch, watch_of
+from ascend_sample.sampling.edits.stops import StopSlots, StopWatch
 from ascend_sample.sampling.edits.text_rules import TextRules, has_rules
 from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 from ascend_sample.sampling.requests.params import SamplingParams
@@ -55,7 +55,7 @@ class Known(NamedTuple):
         repeats = params.repetition_penalty != 1.0
         is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         is_ruled = has_rules(params)
-        stops = watch_of(params, output_ids, vocab_size)
+        stops = StopWatch(params, output_ids, vocab_size) if params.stop_sequences else None
         if not (is_penalized or is_ruled):
             return cls(None, None, stops)
         prompt = to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)

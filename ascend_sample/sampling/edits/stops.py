@@ -133,8 +133,3 @@ class StopSlots(Slots):
         tokens = coming.read()
         for place, watch in takers:
             watch.extend((tokens[place],))
-
-
-def watch_of(params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> StopWatch | None:
-    """Returns the watch of a request; None for one without stop sequences."""
-    return StopWatch(params, output_ids, vocab_size) if params.stop_sequences else None
