@@ -144,6 +144,7 @@ class DraftPlaces(SamplingBatch):
         asked: how they are judged, where ranks have to be told the same.
     """
 
+    row_edits: PlaceEdits
     padded: Tensor
     asked: bytes = b""
     has_native_edits_alone = False  # they depend on drafts, too
@@ -160,19 +161,14 @@ class DraftPlaces(SamplingBatch):
         columns["addend_slot"] = self._addend_slots(columns)
         self._table.extend(columns)
         self._params = [batch.params[request] for request in layout.request.tolist()]
-        self.row_edits = self._place_edits = PlaceEdits(self._table, batch.row_edits, layout)
-
-    def split_edits(self) -> dict[str, Tensor]:
-        """Returns what ranks do to their parts of the places' logits, with the drafts of the call."""
-        self.flush()
-        return self._place_edits.split()
+        self.row_edits = PlaceEdits(self._table, batch.row_edits, layout)
 
     @in_normal_mode
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
         self.follow_requests()
         self.padded = self.layout.padded(draft_ids)
-        self._place_edits.use_drafts(self.padded)
+        self.row_edits.use_drafts(self.padded)
         if self.requests.row_edits.rules:
             self._apply_rules(draft_ids)
 

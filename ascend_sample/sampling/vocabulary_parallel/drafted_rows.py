@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.places import DraftPlaces
+from ascend_sample.sampling.edits.bitmask import Bitmask
 
 
 def proposed_to(rows: SamplingBatch) -> bytes | None:
@@ -18,9 +19,13 @@ def proposed_to(rows: SamplingBatch) -> bytes | None:
     return rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes() + rows.asked
 
 
-def split_edits_of(rows: SamplingBatch) -> dict[str, Tensor]:
+def split_edits_of(rows: SamplingBatch, allowed: Bitmask | None) -> dict[str, Tensor]:
     """Returns what is done to logits of the whole vocabulary, as `SamplingBatch.native_edits` does.
 
     Of places with penalties ``penalty_codes`` are there instead of ``occurrences``: `PlaceEdits.split` has them.
     """
-    return rows.split_edits() if isinstance(rows, DraftPlaces) else rows.native_edits()
+    if not isinstance(rows, DraftPlaces):
+        return rows.native_edits(allowed)
+    rows.flush()
+    edits = rows.row_edits.split()
+    return edits if allowed is None else edits | allowed.native_edits(len(rows))

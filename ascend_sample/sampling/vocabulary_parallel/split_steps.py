@@ -62,10 +62,7 @@ class SplitSteps:
         _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(logits, batch, allowed, purpose)
-        edits = split_edits_of(batch)
-        if allowed is not None:
-            edits |= allowed.native_edits(len(batch))
-        drawn = self._on_cpu.draw(logits, batch, edits, purpose)
+        drawn = self._on_cpu.draw(logits, batch, split_edits_of(batch, allowed), purpose)
         found = drawn.logprobs
         if drawn.whole is not None:
             asking, asked = asking_of(batch, drawn.whole_rows)
@@ -91,15 +88,13 @@ class SplitSteps:
             ValueError: another rank has other requests or drafts.
             RuntimeError: another rank is gone.
         """
-        _check_kept(places)
         _check_coins(places)
         places.asked = judging.digest()
-        masks = {} if allowed is None else allowed.native_edits(len(places))
         try:
-            drawn = self._on_cpu.draw(logits, places, split_edits_of(places) | masks, Purpose.DRAW)
+            drawn = self._on_cpu.draw(logits, places, split_edits_of(places, allowed), Purpose.DRAW)
         finally:
             places.asked = b""
-        edits = places.native_edits() | masks
+        edits = places.native_edits(allowed)
         judge = SplitJudge(self._shard, self._on_cpu.borders, logits, places, edits, draft_ids, judging)
         return judge.judged(drawn)
 

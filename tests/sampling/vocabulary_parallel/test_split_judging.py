@@ -191,7 +191,7 @@ TRAPS = (
     Trap("q of the rank's own ids", split_judging, "ids - own.start, torch", "ids, torch", judges),
     Trap("q of the first rank", split_judging, ".gather(0, owners.unsqueeze(0))[0]", "[0]", judges),
     Trap("q of other drafts", split_judging, "dense[whole.drafts, :", "dense[whole.drafts.flip(0), :", judges),
-    Trap("drafts count twice", split_steps, "places.native_edits()", "split_edits_of(places)", judges),
+    Trap("drafts count twice", split_steps, "places.native_edits(", "split_edits_of(places, ", judges),
     Trap("the rule is not told", split_judging, "{self.rule} {", "{", other_rules),
     Trap("a rank's own seeds", split_judging, "seeds[some.places],", OWN_SEEDS, unseeded),
     Trap("candidates without their ties", split_judging, KNOWN, "drawn.candidates", test_ties_that_are_kept),
