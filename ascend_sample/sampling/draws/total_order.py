@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample.sampling.rows.parameters import is_limited
 
 ID_BITS = (MAX_VOCAB_SIZE - 1).bit_length()  # an id fits
 ID_MASK = (1 << ID_BITS) - 1
@@ -65,7 +66,7 @@ def mask_below_top_k(logits: Tensor, top_k: Tensor, keep_ties: bool, most: int |
         tensor([[1., 2., -inf]])
     """
     vocab_size = logits.shape[1]
-    is_on = ((top_k >= 1) & (top_k < vocab_size)).unsqueeze(1)
+    is_on = is_limited(top_k, vocab_size).unsqueeze(1)
     last_rank = torch.where(is_on, top_k.to(torch.int64).unsqueeze(1) - 1, 0)
     keys = logits if keep_ties else order_keys(logits)
     last = keys.topk(most or vocab_size, dim=1).values.gather(1, last_rank)

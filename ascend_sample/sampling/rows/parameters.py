@@ -180,6 +180,11 @@ def _columns_of(name: str, facts: Facts, rows: int) -> Facts:
     return off | {field: np.asarray(numbers, COLUMNS[field].dtype) for field, numbers in facts.items()}
 
 
+def is_limited(top_k: Any, vocab_size: int) -> Any:
+    """Tells of each top_k, of an array or a tensor, whether it is on."""
+    return (top_k >= 1) & (top_k < vocab_size)
+
+
 def uniform(field: str, number: Any, rows: int, device: torch.device) -> Tensor:
     """Returns a field's tensor for rows that all have the same number."""
     return torch.full((rows,), number, dtype=DTYPES[field], device=device)

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
@@ -29,7 +28,7 @@ from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
 from ascend_sample.sampling.edits.bitmask import placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured
+from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
@@ -220,7 +219,7 @@ class StaticStep:
         for place, name in enumerate(DRAWN_WITH if is_edited else SENT):
             columns[place, :count] = getattr(host, name).view(np.float32)
         is_drawn = host.temperature != 0
-        has_top_k = _has_top_k(batch)
+        has_top_k = is_limited(host.top_k, batch.vocab_size)
         is_by_rank = (self.only_top_k or not self._is_sorted) and bool((has_top_k | ~is_drawn).all())
         lanes = int(host.top_k[has_top_k & is_drawn].max(initial=0)) if is_by_rank else self._lanes
         if count and lanes:
@@ -288,7 +287,7 @@ class StaticStep:
     def _by_operator(self, logits: Tensor, own: RowParameters, noise: Tensor) -> Tensor:
         """Draws every row by rank and by segment, and takes what its parameters ask for."""
         vocab_size = logits.shape[1]
-        is_ranked = (own.top_k >= 1) & (own.top_k < vocab_size)
+        is_ranked = is_limited(own.top_k, vocab_size)
         values = cleaned_in_float32(logits)
         base = base_of(largest_of(values))
         # A row of temperature 1, and one that keeps its best logit alone, is taken as it is, without a shift.
@@ -330,7 +329,7 @@ class StaticStep:
         if most > self.largest_k:
             refuse(name, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
         if self.only_top_k:
-            has_none = (batch.host.temperature != 0) & ~_has_top_k(batch)
+            has_none = (batch.host.temperature != 0) & ~is_limited(top_k, vocab_size)
             if has_none.any():
                 row = int(has_none.argmax())
                 rule = f"be on for row {row} of the batch, or its temperature 0: the step has only_top_k=True"
@@ -344,9 +343,3 @@ class StaticStep:
         refuse_states(name, batch, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:
             self.edits.check(name, batch, instead)
-
-
-def _has_top_k(batch: SamplingBatch) -> NDArray[np.bool_]:
-    """Tells which rows of a batch have a top_k that is on."""
-    top_k = batch.host.top_k
-    return (top_k >= 1) & (top_k < batch.vocab_size)

@@ -26,7 +26,7 @@ from ascend_sample.sampling.draws.weights import (
     largest_of,
     scaled,
 )
-from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.parameters import RowParameters, is_limited
 from ascend_sample.sampling.step.distribution import exceeded
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 
@@ -252,8 +252,7 @@ class Sorted:
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
         self._divisor, self._min_p, self._top_p = rows.divisor(), rows.column("min_p"), rows.column("top_p")
-        is_on = (top_k >= 1) & (top_k < vocab_size)
-        ends = torch.where(is_on, top_k, vocab_size).unsqueeze(1)
+        ends = torch.where(is_limited(top_k, vocab_size), top_k, vocab_size).unsqueeze(1)
         self._last_rank = ends.to(torch.int64) - 1 if rows.keep_ties else None
         if rows.keep_ties:  # but for rows that are greedy
             ends = torch.where(ends == 1, 1, vocab_size)
@@ -284,11 +283,7 @@ class SortedSegments(Sorted):
 
     def __init__(self, rows: Rows) -> None:
         facts, vocab_size = rows.parameters.facts, rows.vocab_size
-        is_bounded = (
-            facts is not None
-            and not rows.keep_ties
-            and bool(((facts["top_k"] >= 1) & (facts["top_k"] < vocab_size)).all())
-        )
+        is_bounded = facts is not None and not rows.keep_ties and is_limited(facts["top_k"], vocab_size).all()
         super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
         self.lanes = lanes_of(vocab_size)
 
@@ -305,7 +300,7 @@ class AnyRows(Sorted):
         super().__init__(rows, vocab_size)
         self._most_k = min(LARGEST_FUSED_K, vocab_size)
         self.lanes = max(self._most_k, lanes_of(vocab_size))
-        self._is_ranked = (top_k >= 1) & (top_k < vocab_size) & (top_k <= (1 if rows.keep_ties else LARGEST_FUSED_K))
+        self._is_ranked = is_limited(top_k, vocab_size) & (top_k <= (1 if rows.keep_ties else LARGEST_FUSED_K))
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads ranks, or places and segments"

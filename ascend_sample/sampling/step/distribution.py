@@ -20,7 +20,14 @@ from ascend_sample.sampling.draws.best_tokens import without_nan
 from ascend_sample.sampling.draws.total_order import mask_below_top_k
 from ascend_sample.sampling.draws.weights import is_outside_nucleus
 from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
-from ascend_sample.sampling.rows.parameters import COLUMNS, DTYPES, RowParameters, check_column, check_logits
+from ascend_sample.sampling.rows.parameters import (
+    COLUMNS,
+    DTYPES,
+    RowParameters,
+    check_column,
+    check_logits,
+    is_limited,
+)
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
@@ -145,7 +152,7 @@ class Distributions:
     def __init__(self, parameters: RowParameters, vocab_size: int) -> None:
         facts = parameters.facts
         assert facts is not None, "the host has made them"
-        is_k_on = (facts["top_k"] >= 1) & (facts["top_k"] < vocab_size)
+        is_k_on = is_limited(facts["top_k"], vocab_size)
         is_greedy = facts["temperature"] == 0
         self._own = parameters.for_operators(vocab_size)
         self._has_top_k = bool((is_k_on | is_greedy).any())
@@ -249,8 +256,7 @@ class Distributions:
         kept = ordered.values
         if self._has_top_k:
             if self._ends is None:  # the last rank that stays, and one more
-                is_on = (own.top_k >= 1) & (own.top_k < vocab_size)
-                self._ends = torch.where(is_on, own.top_k, vocab_size).unsqueeze(1)
+                self._ends = torch.where(is_limited(own.top_k, vocab_size), own.top_k, vocab_size).unsqueeze(1)
                 self._ranks = torch.arange(vocab_size, dtype=torch.int32, device=values.device)
             kept.masked_fill_(self._ranks >= self._ends, -torch.inf)
         if self._has_top_p or self._has_min_p:

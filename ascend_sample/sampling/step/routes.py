@@ -16,7 +16,7 @@ import torch
 
 from ascend_sample import backend
 from ascend_sample._contract import MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
-from ascend_sample.sampling.rows.parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts, is_limited
 
 LARGEST_FUSED_K: Final = MAX_TOP_K
 CANDIDATE_COUNTS: Final = (64, LARGEST_FUSED_K)
@@ -176,7 +176,7 @@ def are_greedy(facts: Facts) -> Booleans:
 def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
     temperature, top_k, top_p = facts["temperature"], facts["top_k"], facts["top_p"]
     is_greedy = are_greedy(facts)
-    has_top_k = (top_k >= 1) & (top_k < vocab_size) & ~is_greedy
+    has_top_k = is_limited(top_k, vocab_size) & ~is_greedy
     needs_mask = has_top_k & ((top_k > LARGEST_FUSED_K) | keep_ties)
     lowest, highest = FOLDED_TEMPERATURES
     as_stored = torch.tensor(top_p, dtype=dtype, device="cpu").to(torch.float32).numpy()
@@ -245,7 +245,7 @@ def group_rows(
         return [Group(SamplingRoute.NATIVE, np.arange(len(facts["temperature"])), vocab_size)]
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
     every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
-    is_bounded = (every_k >= 1) & (every_k < vocab_size)
+    is_bounded = is_limited(every_k, vocab_size)
     routes = ROUTE_OF_RULE[chosen]
     rows_of = {ORDER_OF_GROUPS[route]: np.flatnonzero(routes == route) for route in np.unique(routes)}
     whole, fused = SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS

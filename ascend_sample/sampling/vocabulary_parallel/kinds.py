@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.rows.parameters import is_limited
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 Rows = npt.NDArray[np.int64]
@@ -64,9 +65,3 @@ def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
     kinds = np.where(is_greedy, Kind.BEST, kinds)
     kinds = np.where(host.is_ranged != 0, Kind.WHOLE, kinds)  # a range is told by sums of whole rows
     return RowKinds(kinds.astype(np.int64), ~is_greedy)
-
-
-def is_limited(top_k: npt.NDArray[np.int32], vocab_size: int) -> Booleans:
-    """Tells of each row whether its top-k is on."""
-    found: Booleans = (top_k >= 1) & (top_k < vocab_size)
-    return found

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.parameters import RowParameters, is_limited
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
-from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, RowKinds, Rows, is_limited, kinds_of
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, RowKinds, Rows, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
 
 FEW: Final = 64
