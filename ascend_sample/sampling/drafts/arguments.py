@@ -14,7 +14,7 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.places import Ids, requests_of_places
 from ascend_sample.sampling.edits.state_slots import refuse_states
-from ascend_sample.sampling.rows.arguments import ints_of
+from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 
 NAME: Final = "verify_drafts"
@@ -35,7 +35,7 @@ def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
 
 def checked_counts(name: str, counts: Counts, requests: int) -> Ids:
     """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
-    given = _host_ints(name, counts, "Give the number of each request's drafts.")
+    given = host_ints(NAME, name, counts, "Give the number of each request's drafts.")
     if len(given) != requests:
         remedy = "A request without drafts has 0."
         refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
@@ -44,25 +44,12 @@ def checked_counts(name: str, counts: Counts, requests: int) -> Ids:
     return given
 
 
-def _host_ints(name: str, values: Counts, remedy: str) -> Ids:
-    """Returns a list of ints as int64, or raises unless it is one, on the host."""
-    if isinstance(values, Tensor):
-        if not values.is_cpu:
-            wait = "Give a list of ints; reading a tensor would wait for the device."
-            refuse(NAME, name, "be on the host", f"a tensor on {values.device}", wait)
-        values = values.numpy()
-    given = ints_of(values)
-    if given is None:
-        refuse(NAME, name, "be ints", show(values), remedy, TypeError)
-    return given.astype(numpy.int64)
-
-
 def checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
     """Returns parents as int64, or raises unless they make a tree of each request's places, for the rule match."""
     if rule != "match":
         remedy = "Its drafts are chains: give one way through the tree."
         refuse(NAME, "parents", f"be None for the rule '{rule}'", "a tree", remedy)
-    given = _host_ints("parents", parents, "Give the number of the place that each place follows.")
+    given = host_ints(NAME, "parents", parents, "Give the number of the place that each place follows.")
     places = int(counts.sum()) + len(counts)
     if len(given) != places:
         refuse(NAME, "parents", f"be as many as there are places, {places}", len(given), "A root has -1.")

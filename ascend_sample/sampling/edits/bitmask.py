@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.table import to_device
 
 OWNER: Final = "Sampler"
@@ -105,16 +106,8 @@ def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[T
 
 def _checked_rows(rows: Rows, count: int) -> tuple[Tensor, Tensor]:
     """Returns the rows, int64 on the host, and `Bitmask.places`, or raises unless they are the batch's, each once."""
-    if isinstance(rows, Tensor):
-        if not rows.is_cpu:
-            remedy = "Give a list of ints; reading a tensor would wait for the device."
-            refuse(OWNER, "bitmask_rows", "be on the host", f"a tensor on {rows.device}", remedy)
-        rows = rows.numpy()
-    given = numpy.asarray(rows)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        remedy = "Name a row of the batch for each of the bitmask's."
-        refuse(OWNER, "bitmask_rows", "be ints", show(rows), remedy, TypeError)
-    return _placed_rows(given.astype(numpy.int64).tobytes(), count)
+    given = host_ints(OWNER, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
+    return _placed_rows(given.tobytes(), count)
 
 
 @functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before

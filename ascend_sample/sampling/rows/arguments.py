@@ -21,10 +21,21 @@ TokenIds = Sequence[int] | NDArray[Any]
 def ints_of(values: Any) -> NDArray[Any] | None:
     """Returns a list of ints as an array [ints]; None where it is no such list."""
     try:
-        given = numpy.asarray(values if isinstance(values, (Sequence, numpy.ndarray, Tensor)) else [*values])
+        given = numpy.asarray(values if isinstance(values, (numpy.ndarray, Tensor, Sequence)) else [*values])
     except (TypeError, ValueError):  # no list, or one of lists of different lengths
         return None
     return given if given.ndim == 1 and (not len(given) or given.dtype.kind in "iu") else None
+
+
+def host_ints(owner: str, name: str, values: Any, remedy: str) -> NDArray[numpy.int64]:
+    """Returns a list of ints as int64 [ints], or raises, for ``owner``, unless it is one, on the host."""
+    if isinstance(values, Tensor) and not values.is_cpu:
+        wait = "Give a list of ints; reading a tensor would wait for the device."
+        refuse(owner, name, "be on the host", f"a tensor on {values.device}", wait)
+    given = ints_of(values)
+    if given is None:
+        refuse(owner, name, "be ints", show(values), remedy, TypeError)
+    return given.astype(numpy.int64)
 
 
 def to_integer(value: object, name: str, low: int, high: int) -> int:
@@ -49,18 +60,11 @@ def to_row(row: object, count: int) -> int:
 
 def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[numpy.int64]:
     """Returns numbers of rows, each as often as it is named, or raises unless all of them exist."""
-    if isinstance(rows, Tensor):
-        if rows.device.type != "cpu":
-            remedy = "Give a list of ints; reading a tensor would wait for the device."
-            refuse(OWNER, "rows", "be on the host", f"a tensor on {rows.device}", remedy)
-        rows = rows.numpy()
-    given = ints_of(rows)
-    if given is None:
-        refuse(OWNER, "rows", "be ints", show(rows), "Name the row of each token.", TypeError)
+    given = host_ints(OWNER, "rows", rows, "Name the row of each token.")
     if len(given):
         to_row(int(given.min()), count)
         to_row(int(given.max()), count)
-    return given.astype(numpy.int64)
+    return given
 
 
 def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDArray[numpy.int64]:
