@@ -125,8 +125,10 @@ class RowParameters:
         facts = {name: np.full(rows, numbers[name], COLUMNS[name].dtype) for name in DISTRIBUTION}
         return cls(**tensors, facts=facts)
 
-    def of_rows(self, rows: npt.NDArray[np.int64], there: Tensor) -> RowParameters:
-        """Returns the parameters of some rows, in their order; ``there`` are the same rows on the device."""
+    def of_rows(self, rows: npt.NDArray[np.int64], there: Tensor | None) -> RowParameters:
+        """Returns the parameters of some rows, in their order; ``there`` are the same on the device, None if all."""
+        if there is None:
+            return self
         return self._each(lambda tensor: tensor[there], lambda array: array[rows])
 
     def of_rows_here(self, rows: npt.NDArray[np.int64]) -> RowParameters:

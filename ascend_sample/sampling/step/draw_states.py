@@ -23,7 +23,7 @@ from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.draws.segmented import lanes_of
 from ascend_sample.sampling.edits.slots import HeldSlots
-from ascend_sample.sampling.rows.parameters import RowParameters, RowsOutput, RowStatus
+from ascend_sample.sampling.rows.parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import Distributions
 from ascend_sample.sampling.step.kept import KeptOfStep, kept_values
@@ -137,9 +137,7 @@ class _RowsOfRule:
         self._rows, self._row_list, self._keep_ties = rows, rows.tolist(), keep_ties
         self._there = None if len(rows) == len(batch) else to_device(rows, device)
         self._slots = HeldSlots.of(batch.host.state_slot[rows], device)
-        self._parameters: RowParameters = batch.row_parameters()
-        if self._there is not None:
-            self._parameters = self._parameters.of_rows(rows, self._there)
+        self._parameters = batch.row_parameters().of_rows(rows, self._there)
         self._distributions = None
         if device.type != "cpu" and not keep_ties:
             self._distributions = Distributions(self._parameters, batch.vocab_size)

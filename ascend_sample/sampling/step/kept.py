@@ -135,7 +135,7 @@ class KeptRows(NamedTuple):
         """Returns those of which rows ask, given the parameters of all rows."""
         device, count = parameters.seed.device, len(parameters.seed)
         asking = AskingRows.of(rows.tolist(), count, 0, device)
-        own = parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+        own = parameters.of_rows(rows, asking.there)
         distributions = None
         if device.type != "cpu" and not keep_ties and own.facts is not None:
             distributions = Distributions(own, vocab_size)

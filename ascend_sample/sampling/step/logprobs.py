@@ -127,8 +127,7 @@ class AskingRows(NamedTuple):
 def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
     """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
     asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
-    parameters = batch.row_parameters()
-    return asking, parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+    return asking, batch.row_parameters().of_rows(rows, asking.there)
 
 
 def gather_logprobs(
