@@ -186,7 +186,11 @@ class Distributions:
             float32 [rows, vocab_size].
         """
         if logits.is_cpu:
-            return self._in_one_pass(logits)
+            own = self._own  # each row is read, filtered and normalised while it is in a cache
+            found: Tensor = torch.ops.ascend_sample.filter_probabilities(
+                logits, own.temperature, own.top_k, own.top_p, own.min_p
+            )
+            return found
         return torch.softmax(self.scaled_but_for_a_shift(logits), dim=1)
 
     def kept(self, logits: Tensor) -> Tensor:
@@ -210,14 +214,6 @@ class Distributions:
         """
         divided = logits.float() if self.divisor is None else logits / self.divisor
         return torch.where(self.scaled(logits) > LEAST_SCALED, divided, -torch.inf)
-
-    def _in_one_pass(self, logits: Tensor) -> Tensor:
-        """Reads, filters and normalises each row while it is in a cache, on the CPU."""
-        own = self._own
-        found: Tensor = torch.ops.ascend_sample.filter_probabilities(
-            logits, own.temperature, own.top_k, own.top_p, own.min_p
-        )
-        return found
 
     def scaled(self, logits: Tensor) -> Tensor:
         """Returns logits less their maximum, divided by the temperature, -inf where they are filtered out.
