@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +18,6 @@ LEAST_LOGPROB: Final = -64 * math.log(2)
 """No draw reaches deeper."""
 INFINITESIMAL: Final = 2.0**-126
 """A factor that makes nothing of any logit but an infinite one."""
-
-
-class Choices(Protocol):
-    """What is left to some rows."""
-
-    def logprobs_of(self, token_ids: Tensor) -> Tensor:
-        """Returns the logarithm of the probability of a token of each row, float32 [rows]; any if nothing is left."""
-
-    def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
-        """Writes the probabilities themselves to a float32 [rows]."""
 
 
 def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tensor:
@@ -52,7 +42,7 @@ def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tens
 
 
 class Told(NamedTuple):
-    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Choices` of these tokens.
+    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Dense` of these tokens.
 
     Attributes:
         logprobs: float32 [rows].
@@ -68,7 +58,7 @@ class Told(NamedTuple):
 
 
 class Dense:
-    """What a device's operators keep of some rows; as `Choices`.
+    """What a device's operators keep of some rows.
 
     Args:
         values: float32 [rows, vocab_size], scaled logits, but for a shift of a row, with -inf for what is dropped.
@@ -85,10 +75,12 @@ class Dense:
         return self._found
 
     def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        """Returns the logarithm of the probability of a token of each row, float32 [rows]; any if nothing is left."""
         found = self._values.log_softmax(1).gather(1, token_ids.unsqueeze(1)).squeeze(1)
         return found.clamp_(min=LEAST_LOGPROB) if self._is_other else found
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
+        """Writes the probabilities themselves to a float32 [rows]."""
         torch.gather(self._probabilities(), 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
 
     def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.draws.kept_choices import Choices, Dense, Told
+from ascend_sample.sampling.draws.kept_choices import Dense, Told
 from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
@@ -201,7 +201,7 @@ class Mirostat:
         numbers = np.stack((tau * NATS_OF_A_BIT, eta / NATS_OF_A_BIT)).astype(np.float32)
         self._tau, self._eta = to_device(numbers, batch.device).unsqueeze(2)
 
-    def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
+    def moved(self, before: Tensor, choices: Dense | Told, token_ids: Tensor) -> Tensor:
         """Returns mu - eta * (surprise - tau), float32 [rows, `STATE_WIDTH`]: of the tokens, int64 [rows]."""
         return torch.addcmul(before, self._eta, choices.logprobs_of(token_ids).unsqueeze(1).add_(self._tau))
 
@@ -231,7 +231,7 @@ class AdaptiveP:
         """Returns tokens, int64 [rows], whose probabilities are near to what is wanted: by noise, as of `Dense`."""
         return choices.drawn_near(self.wanted(before), self._ones, noise)
 
-    def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
+    def moved(self, before: Tensor, choices: Dense | Told, token_ids: Tensor) -> Tensor:
         """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""
         choices.probabilities_of(token_ids, out=self._chances_and_ones[0])
         return torch.addcmul(self._chances_and_ones.t(), before, self._decay)
