@@ -33,7 +33,7 @@ from ascend_sample.sampling.vocabulary_parallel.agreement import (
     digests_of,
 )
 from ascend_sample.sampling.vocabulary_parallel.device_rows import CandidateRows, OwnPart, SegmentRows
-from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, Rows, kinds_of
+from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 
@@ -65,17 +65,14 @@ class DevicePlan:
         self.segments: list[SegmentRows] = []
         for is_wide in (False, True):
             like = logits.new_empty((), dtype=torch.float32) if is_wide else logits.new_empty(())
-
-            def chosen(*kinds: Kind, is_wide: bool = is_wide) -> Rows:
-                return np.flatnonzero(np.isin(of_row, kinds) & (is_edited == is_wide) & ~is_gathered)
-
+            are_of = (is_edited == is_wide) & ~is_gathered
             for kind in (Kind.BEST, Kind.FIRST):
-                rows = chosen(kind)
+                rows = np.flatnonzero((of_row == kind) & are_of)
                 if len(rows):
                     most = 1 if kind is Kind.BEST else int(batch.host.top_k[rows].max())
                     options = (rows, count, parameters, like, most, ranks, steps.round_float32)
                     self.candidates.append(CandidateRows(f"{kind.name} {is_wide}", *options))
-            rows = chosen(Kind.RACE, Kind.LATE_RACE)
+            rows = np.flatnonzero(np.isin(of_row, (Kind.RACE, Kind.LATE_RACE)) & are_of)
             if len(rows):
                 self.segments.append(SegmentRows(f"segments {is_wide}", rows, count, parameters, like, borders))
         self.gathered = np.flatnonzero(is_gathered)
