@@ -122,7 +122,7 @@ class RangedRows:
         self._rows = numpy.flatnonzero(host.is_ranged)
         device, self._numbers = states.device, RangeNumbers(host, states, self._rows)
         self._rows_there = to_device(self._rows, device)
-        self._temperature = to_device(host.temperature[self._rows], device)
+        self._temperature = torch.from_numpy(host.temperature[self._rows])  # for the CPU's operator
         self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
 
     def apply(self, logits: Tensor) -> None:
