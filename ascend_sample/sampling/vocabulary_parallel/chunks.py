@@ -40,36 +40,33 @@ class Chunks:
         size: how many ids a chunk has.
 
     Attributes:
+        whole: the chunks that each rank has as a whole.
         shared: the chunks of which some rank has a piece, ascending.
         most_whole: how many whole chunks any rank has at most.
         most_in_pieces: how many ids of pieces any rank tells at most.
 
     Example:
         >>> chunks = Chunks(Borders((0, 3000), (3000, 5000)))
-        >>> chunks.whole(0), chunks.whole(1), [piece.ids for piece in chunks.pieces_of(0)]
-        (range(0, 2), range(3, 5), [range(2048, 3000)])
+        >>> chunks.whole, [piece.ids for piece in chunks.pieces_of(0)]
+        ([range(0, 2), range(3, 5)], [range(2048, 3000)])
     """
 
     def __init__(self, borders: Borders, size: int = CHUNK) -> None:
         vocab_size = borders.ends[-1]
         self._size, self._count = size, -(-vocab_size // size)
-        self._whole: list[range] = []
+        self.whole: list[range] = []
         self._pieces: list[list[Piece]] = []
         for rank, (first, end) in enumerate(zip(borders.firsts, borders.ends, strict=True)):
             first_whole = -(-first // size)
             whole = range(first_whole, max(first_whole, -(-end // size) if end == vocab_size else end // size))
             head = range(first, min(end, first_whole * size))
             tail = range(max(head.stop, whole.stop * size), end)
-            self._whole.append(whole)
+            self.whole.append(whole)
             self._pieces.append([Piece(rank, head, 0), Piece(rank, tail, len(head))])
-        covered = {chunk for whole in self._whole for chunk in whole}
+        covered = {chunk for whole in self.whole for chunk in whole}
         self.shared = [chunk for chunk in range(self._count) if chunk not in covered]
-        self.most_whole = max(map(len, self._whole))
+        self.most_whole = max(map(len, self.whole))
         self.most_in_pieces = max(sum(len(piece.ids) for piece in pieces) for pieces in self._pieces)
-
-    def whole(self, rank: int) -> range:
-        """Returns the chunks that a rank has as a whole."""
-        return self._whole[rank]
 
     def pieces_of(self, rank: int) -> list[Piece]:
         """Returns what a rank has beside them, as far as that is anything."""
@@ -82,7 +79,7 @@ class Chunks:
             pieces: floats [ranks, rows, most_in_pieces], as the ranks tell them.
         """
         shared = pieces.new_full((pieces.shape[1], len(self.shared), self._size), -torch.inf)
-        for rank in range(len(self._whole)):
+        for rank in range(len(self.whole)):
             for piece in self.pieces_of(rank):
                 place, start = self.shared.index(piece.ids.start // self._size), piece.ids.start % self._size
                 told = pieces[rank, :, piece.column : piece.column + len(piece.ids)]
@@ -107,7 +104,7 @@ class Chunks:
         rows = maxima.shape[1]
         told = [maxima, sums, *(() if distances is None else (distances,))]
         of_rows = [numbers.new_empty(rows, self._count) for numbers in told]
-        for rank, whole in enumerate(self._whole):
+        for rank, whole in enumerate(self.whole):
             for numbers, of_ranks in zip(of_rows, told, strict=True):
                 numbers[:, whole.start : whole.stop] = of_ranks[rank, :, : len(whole)]
         if self.shared:

@@ -137,7 +137,7 @@ class SegmentRows(RowsOfDevice):
         self._divisor = None if temperature is None else temperature.unsqueeze(1)
         self._min_p = None if min_p is None else min_p.clamp(max=LARGEST_FRACTION).unsqueeze(1)
         ranks = range(len(borders.ends))
-        starts = [self._chunks.whole(rank).start for rank in ranks] + self._chunks.shared
+        starts = [self._chunks.whole[rank].start for rank in ranks] + self._chunks.shared
         self._order = to_device(np.argsort(starts, kind="stable"), like.device)
         self._shared = to_device(np.array(self._chunks.shared, np.int64), like.device)
 
@@ -161,7 +161,7 @@ class SegmentRows(RowsOfDevice):
         of_rows = self.keys(keys)
         self._noise = sent([KnownNoise(of_rows, lanes_of(self._vocab_size), purpose)], self.device)[0]
         self._base = base_of(told[f"{self.name}_maximum"].amax(0).unsqueeze(1))
-        whole = self._chunks.whole(own.rank)
+        whole = self._chunks.whole[own.rank]
         if not len(whole):
             # Less than no weight at all.
             none = torch.full((len(self.rows),), -1.0, dtype=torch.float32, device=self.device)

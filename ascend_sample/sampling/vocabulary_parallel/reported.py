@@ -139,7 +139,7 @@ class ReportedRows:
         ]
 
     def _told_of_chunks(self, chunks: Chunks) -> list[Part]:
-        rows, ids, whole = len(self.rows), self._ids, chunks.whole(self._rank)
+        rows, ids, whole = len(self.rows), self._ids, chunks.whole[self._rank]
         maxima = torch.full((rows, chunks.most_whole), -torch.inf, dtype=torch.float32, device="cpu")
         sums = torch.zeros(rows, chunks.most_whole, dtype=torch.float64, device="cpu")
         distances = torch.zeros(rows if self._has_entropy else 0, chunks.most_whole, dtype=torch.float32, device="cpu")
