@@ -22,12 +22,10 @@ class Piece(NamedTuple):
     """Ids of a rank that lie in a chunk which it does not have as a whole.
 
     Attributes:
-        rank: whose.
         ids: which.
         column: where they lie among the pieces that the rank tells.
     """
 
-    rank: int
     ids: range
     column: int
 
@@ -41,13 +39,14 @@ class Chunks:
 
     Attributes:
         whole: the chunks that each rank has as a whole.
+        pieces: what each has beside them.
         shared: the chunks of which some rank has a piece, ascending.
         most_whole: how many whole chunks any rank has at most.
         most_in_pieces: how many ids of pieces any rank tells at most.
 
     Example:
         >>> chunks = Chunks(Borders((0, 3000), (3000, 5000)))
-        >>> chunks.whole, [piece.ids for piece in chunks.pieces_of(0)]
+        >>> chunks.whole, [piece.ids for piece in chunks.pieces[0]]
         ([range(0, 2), range(3, 5)], [range(2048, 3000)])
     """
 
@@ -55,22 +54,19 @@ class Chunks:
         vocab_size = borders.ends[-1]
         self._size, self._count = size, -(-vocab_size // size)
         self.whole: list[range] = []
-        self._pieces: list[list[Piece]] = []
-        for rank, (first, end) in enumerate(zip(borders.firsts, borders.ends, strict=True)):
+        self.pieces: list[list[Piece]] = []
+        for first, end in zip(borders.firsts, borders.ends, strict=True):
             first_whole = -(-first // size)
             whole = range(first_whole, max(first_whole, -(-end // size) if end == vocab_size else end // size))
             head = range(first, min(end, first_whole * size))
             tail = range(max(head.stop, whole.stop * size), end)
             self.whole.append(whole)
-            self._pieces.append([Piece(rank, head, 0), Piece(rank, tail, len(head))])
+            pieces = (Piece(head, 0), Piece(tail, len(head)))
+            self.pieces.append([piece for piece in pieces if len(piece.ids)])
         covered = {chunk for whole in self.whole for chunk in whole}
         self.shared = [chunk for chunk in range(self._count) if chunk not in covered]
         self.most_whole = max(map(len, self.whole))
-        self.most_in_pieces = max(sum(len(piece.ids) for piece in pieces) for pieces in self._pieces)
-
-    def pieces_of(self, rank: int) -> list[Piece]:
-        """Returns what a rank has beside them, as far as that is anything."""
-        return [piece for piece in self._pieces[rank] if len(piece.ids)]
+        self.most_in_pieces = max(sum(len(piece.ids) for piece in pieces) for pieces in self.pieces)
 
     def put_together(self, pieces: Tensor) -> Tensor:
         """Returns the shared chunks of rows: floats [rows, shared, size], with -inf beyond the vocabulary.
@@ -79,8 +75,8 @@ class Chunks:
             pieces: floats [ranks, rows, most_in_pieces], as the ranks tell them.
         """
         shared = pieces.new_full((pieces.shape[1], len(self.shared), self._size), -torch.inf)
-        for rank in range(len(self.whole)):
-            for piece in self.pieces_of(rank):
+        for rank, of_rank in enumerate(self.pieces):
+            for piece in of_rank:
                 place, start = self.shared.index(piece.ids.start // self._size), piece.ids.start % self._size
                 told = pieces[rank, :, piece.column : piece.column + len(piece.ids)]
                 shared[:, place, start : start + len(piece.ids)] = told

@@ -146,7 +146,7 @@ class SegmentRows(RowsOfDevice):
         logits = self.of(own.logits)
         pieces = [
             logits[:, piece.ids.start - own.ids.start : piece.ids.stop - own.ids.start]
-            for piece in self._chunks.pieces_of(own.rank)
+            for piece in self._chunks.pieces[own.rank]
         ]
         missing = self._chunks.most_in_pieces - sum(piece.shape[1] for piece in pieces)
         filled = torch.cat([*pieces, logits.new_zeros(len(logits), missing)], 1)

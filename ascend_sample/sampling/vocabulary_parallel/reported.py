@@ -151,7 +151,7 @@ class ReportedRows:
                 maxima[part.where, : len(whole)], sums[part.where, : len(whole)] = found[:2]
                 if self._has_entropy:
                     distances[part.where, : len(whole)] = found[2]
-            for piece in chunks.pieces_of(self._rank):
+            for piece in chunks.pieces[self._rank]:
                 there = part.tensor[:, piece.ids.start - ids.start : piece.ids.stop - ids.start]
                 end = piece.column + len(piece.ids)
                 pieces[part.where, piece.column : end] = there if part.rows is None else there[part.rows]

@@ -156,8 +156,8 @@ TRAPS = (
     Trap(
         "a border piece dropped, logprobs",
         chunks,
-        "for piece in self.pieces_of(rank):",
-        "for piece in self.pieces_of(rank)[1:]:",
+        "for piece in of_rank:",
+        "for piece in of_rank[1:]:",
         logprobs,
     ),
     Trap("padding drawn", local_rows, "own = logits[:, : len(ids)]", "own = logits", greedy),
