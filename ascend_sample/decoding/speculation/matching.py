@@ -9,13 +9,12 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import refuse, show
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.row_params import all_but_draw_fields, checked_params
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.drafts.arguments import RULES, Rule
+from ascend_sample.sampling.drafts.arguments import Rule, check_rule
 from ascend_sample.sampling.requests.fields import Stage
 from ascend_sample.sampling.requests.params import fields_of
 from ascend_sample.sampling.rows.table import to_device
@@ -30,8 +29,7 @@ def checked_rows(
         TypeError: the parameters are none.
         ValueError: the rule is none, or there are fewer or more parameters than prompts, or some that it cannot honour.
     """
-    if rule not in RULES:
-        refuse(request.strategy, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'standard'.")
+    check_rule(request.strategy, rule, "standard")
     remedy = "Call sample: each draft would need the state after those before it."
     return checked_params(request, checked_params(request, params), fields_of(Stage.STATE), remedy)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy
 import torch
@@ -18,8 +18,8 @@ from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 
 NAME: Final = "verify_drafts"
-RULES: Final = ("match", "standard", "block")
 Rule = Literal["match", "standard", "block"]
+RULES: Final[tuple[Rule, ...]] = get_args(Rule)
 Counts = Sequence[int] | NDArray[Any] | Tensor
 
 
@@ -93,10 +93,15 @@ def _check_requests(batch: SamplingBatch) -> None:
     refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
 
 
+def check_rule(owner: str, rule: object, usual: Rule = "match") -> None:
+    """Raises, for ``owner``, unless the rule is one; ``usual`` is what counts where none is given."""
+    if rule not in RULES:
+        refuse(owner, "rule", f"be one of {', '.join(RULES)}", show(rule), f"Leave it out for '{usual}'.")
+
+
 def check_proposals(rule: object, probabilities: object, candidates: object, logits: Tensor, draft_ids: Tensor) -> None:
     """Raises unless the rule is one, and the proposals are what it takes."""
-    if rule not in RULES:
-        refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
+    check_rule(NAME, rule)
     if candidates is not None and probabilities is None:
         refuse(NAME, "draft_candidates", "come with draft_probabilities", "them alone", "Give both, or none.")
     if probabilities is None:

@@ -8,9 +8,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_integer, refuse, show
+from ascend_sample._errors import check_bool, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.drafts.arguments import RULES, Rule
+from ascend_sample.sampling.drafts.arguments import Rule, check_rule
 from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
@@ -103,8 +103,7 @@ class StaticVerification:
     ) -> None:
         self.requests = check_integer(NAME, "requests", requests, low=1)
         self.drafts = check_integer(NAME, "drafts", drafts, low=1)
-        if rule not in RULES:
-            refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
+        check_rule(NAME, rule)
         check_bool(NAME, "is_drawn", is_drawn)
         if is_drawn and rule == "match":
             refuse(NAME, "is_drawn", "be False for the rule 'match'", "True", "It looks at tokens alone.")
