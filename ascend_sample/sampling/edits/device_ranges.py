@@ -22,9 +22,9 @@ from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.draws.weights import largest_of, scaled
 from ascend_sample.sampling.edits.processing import MASKED
 from ascend_sample.sampling.edits.slots import HeldSlots, StateSlots
+from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.table import HostMirrors, to_device
 
-LARGEST: Final = torch.finfo(torch.float32).max
 NEVER: Final = 2.0
 """A probability, or a sum of them, that nothing reaches."""
 

@@ -19,7 +19,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import without_nan
 from ascend_sample.sampling.draws.total_order import mask_below_top_k
 from ascend_sample.sampling.draws.weights import is_outside_nucleus
-from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
+from ascend_sample.sampling.requests.checks import LARGEST, LARGEST_FRACTION
 from ascend_sample.sampling.rows.parameters import (
     COLUMNS,
     DTYPES,
@@ -31,7 +31,6 @@ from ascend_sample.sampling.rows.parameters import (
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
-LARGEST: Final = torch.finfo(torch.float32).max
 LEAST_SCALED: Final = -LARGEST * 2.0**-32
 """Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
 INTEGERS: Final = (torch.int64, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)

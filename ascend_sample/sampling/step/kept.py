@@ -18,8 +18,9 @@ from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.draws.total_order import mask_below_top_k
+from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
-from ascend_sample.sampling.step.distribution import LARGEST, Distributions, scaled_logits
+from ascend_sample.sampling.step.distribution import Distributions, scaled_logits
 from ascend_sample.sampling.step.logprobs import AskingRows
 
 NO_ID: Final = -1

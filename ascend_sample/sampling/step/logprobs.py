@@ -17,10 +17,10 @@ from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import (
-    LARGEST,
     LEAST_SCALED,
     NO_EDITS,
     Distributions,
