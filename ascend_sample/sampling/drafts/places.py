@@ -167,8 +167,7 @@ class DraftPlaces(SamplingBatch):
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
         self.follow_requests()
-        self.padded = self.layout.padded(draft_ids)
-        self.row_edits.use_drafts(self.padded)
+        self.padded = self.row_edits.padded = self.layout.padded(draft_ids)
         if self.requests.row_edits.rules:
             self._apply_rules(draft_ids)
 
@@ -221,18 +220,17 @@ class PlaceEdits(RowEdits):
         table: the places.
         edits: of that batch; somebody else flushes its slots.
         layout: where the places are.
+
+    Attributes:
+        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
     """
 
     def __init__(self, table: RowTable, edits: RowEdits, layout: PlacesLayout) -> None:
         super().__init__(table, edits.vocab_size)
         self.addends, self.penalties, self.masks = edits.addends, edits.penalties, edits.masks
         self._layout = layout
-        self._padded: Tensor | None = None
+        self.padded: Tensor | None = None
         self.plan_is_stale = True
-
-    def use_drafts(self, padded: Tensor) -> None:
-        """Notes the drafts of the step, as `PlacesLayout.padded` returns them."""
-        self._padded = padded
 
     def flush(self, more: int = 0) -> None:
         """Makes the plan, if it is stale; the lists may lie elsewhere since the last step."""
@@ -252,10 +250,10 @@ class PlaceEdits(RowEdits):
         places = numpy.flatnonzero(self._table.host.penalty_slot != NO_SLOT)
         if not len(places):
             return arguments
-        assert self._padded is not None, "drafts are noted before a step"
+        assert self.padded is not None, "drafts are noted before a step"
         occurrences = arguments.pop("occurrences")
         slots = arguments["penalty_slot"][torch.from_numpy(places)]
-        drafts = self._padded[torch.from_numpy(self._layout.before[places])]
+        drafts = self.padded[torch.from_numpy(self._layout.before[places])]
         ids = torch.cat((drafts.clamp(0, self.vocab_size - 1), arguments["penalty_ids"][slots]), 1)
         codes = occurrences[slots.unsqueeze(1), ids]
         codes = codes + 2 * (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
@@ -273,7 +271,7 @@ class PlaceEdits(RowEdits):
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `RowEdits.applied_to` does, with the drafts of the step."""
         if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):
-            self.plan.penalties.padded = self._padded
+            self.plan.penalties.padded = self.padded
         return super().applied_to(logits, bitmask, has_ranges)
 
 
