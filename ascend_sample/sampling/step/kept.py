@@ -153,12 +153,6 @@ class KeptRows(NamedTuple):
         """
         return KeptOfStep(self, near, [], [])
 
-    def on_device(self, logits: Tensor, status: Tensor) -> KeptSets:
-        """Lists what the filters of a device keep, as `KeptOfStep.sets` does."""
-        own, status = self.asking.of_batch(logits), self.asking.of_batch(status)
-        values = kept_values(own, self.parameters, self.distributions, self.keep_ties)
-        return listed(values, status, self.asking, len(logits), self.most)
-
 
 class KeptOfStep(NamedTuple):
     """What a step has kept: a draw on the CPU leaves it, block by block of its rows.
@@ -182,14 +176,15 @@ class KeptOfStep(NamedTuple):
             logits: floats [batch, vocab_size], after edits. They stay as they are.
             status: int8 [batch].
         """
+        asking, _, parameters, distributions, most, keep_ties = self.asked
         if not self.parts:
-            return self.asked.on_device(logits, status)
+            values = kept_values(asking.of_batch(logits), parameters, distributions, keep_ties)
+            return listed(values, asking.of_batch(status), asking, len(logits), most)
         if len(self.parts) == 1:
             found = KeptSets(*self.parts[0])
         else:
             ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
             found = KeptSets(offsets_of(counts), ids, logprobs, counts)
-        most = self.asked.most
         return found if most is None else found.of_rows(found.counts <= most)
 
 
