@@ -24,6 +24,10 @@ class DrawKeys(NamedTuple):
     seed: npt.NDArray[np.int64]
     position: npt.NDArray[np.int64]
 
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> DrawKeys:
+        """Returns those of some of the rows."""
+        return DrawKeys(self.seed[rows], self.position[rows])
+
 
 class KnownNoise(NamedTuple):
     """Noise that the host can make.
@@ -77,17 +81,15 @@ def noise_of_groups(
         For each group float32 [rows, lanes] on its device, or None for one that reads none.
     """
     reading = [group for group in groups if group.lanes > 0]
-    known = [] if keys is None else [_known(group, keys, purpose) for group in reading]
+    known = []
+    if keys is not None:
+        known = [KnownNoise(keys.of_rows(group.rows), group.lanes, purpose) for group in reading]
     if not known or reading[0].seed.is_cpu or not (position is None or can_be_sent(known)):
         made = _made_there(reading, position, purpose)
     else:
         made = sent(known, reading[0].seed.device, room)
     each = iter(made)
     return [next(each) if group.lanes > 0 else None for group in groups]
-
-
-def _known(group: NoiseOfRows, keys: DrawKeys, purpose: Purpose) -> KnownNoise:
-    return KnownNoise(DrawKeys(*(of_batch[group.rows] for of_batch in keys)), group.lanes, purpose)
 
 
 def _made_there(groups: Sequence[NoiseOfRows], position: Tensor | None, purpose: Purpose) -> list[Tensor]:

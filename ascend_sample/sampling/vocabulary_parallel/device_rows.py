@@ -63,10 +63,6 @@ class RowsOfDevice:
         """Returns what a tensor of the batch has for these rows."""
         return tensor if self._has_all else tensor.index_select(0, self._there)
 
-    def keys(self, keys: DrawKeys) -> DrawKeys:
-        """Returns what the noise of these rows is a function of."""
-        return DrawKeys(*(of_batch[self.rows] for of_batch in keys))
-
 
 class CandidateRows(RowsOfDevice):
     """Rows that the first ``count`` of each part decide: greedy ones, and those with top-k."""
@@ -119,7 +115,7 @@ class CandidateRows(RowsOfDevice):
             for what in ("values", "ids")
         )
         logits = [values] * len(self._placement.groups)
-        places, _ = serve(logits, self._placement, None, False, purpose, self.keys(keys))
+        places, _ = serve(logits, self._placement, None, False, purpose, keys.of_rows(self.rows))
         return ids.gather(1, places.unsqueeze(1)).squeeze(1).to(torch.int64)
 
 
@@ -158,8 +154,7 @@ class SegmentRows(RowsOfDevice):
 
     def race(self, told: Mapping[str, Tensor], own: OwnPart, keys: DrawKeys, purpose: Purpose) -> list[Part]:
         """Lets the segments race that the rank has as a whole, when the maxima are known: 8 bytes of the best."""
-        of_rows = self.keys(keys)
-        self._noise = sent([KnownNoise(of_rows, lanes_of(self._vocab_size), purpose)], self.device)[0]
+        self._noise = sent([KnownNoise(keys.of_rows(self.rows), lanes_of(self._vocab_size), purpose)], self.device)[0]
         self._base = base_of(told[f"{self.name}_maximum"].amax(0).unsqueeze(1))
         whole = self._chunks.whole[own.rank]
         if not len(whole):
