@@ -119,10 +119,6 @@ class AskingRows(NamedTuple):
         """Returns what a tensor has for each row of the batch, for these rows alone."""
         return tensor if self.there is None else tensor.index_select(0, self.there)
 
-    def gathered(self) -> AskingRows:
-        """Returns the same rows where `of_batch` has been called for what they have."""
-        return self._replace(there=None)
-
 
 def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
     """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
@@ -239,7 +235,7 @@ def processed_logprobs(
         keep_ties: as for `Sampler`.
         edits: of these rows, what the CPU kernel does to logits that are there.
     """
-    asking = asking.gathered()
+    asking = asking._replace(there=None)  # the logits and tokens are of these rows alone
     if logits.is_cpu and len(logits) > 0:
         return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
     if distributions is None:
