@@ -108,10 +108,8 @@ class ShardedSteps:
         asked = (logits.dtype, self._keep_ties, self._mode, unknown.tobytes())
         key = ("shard", *asked, are_edited)
         if key not in batch.plans:
-            asking = np.flatnonzero(batch.host.logprobs >= 0)
-            batch.plans[key] = StepPlan(
-                batch, edits, logits.dtype, self._keep_ties, unknown, asking, self._mode.is_processed
-            )
+            is_processed = self._mode.is_processed
+            batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, is_processed)
         plan: StepPlan = batch.plans[key]
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
         compared = agreed.compared(batch, asked)

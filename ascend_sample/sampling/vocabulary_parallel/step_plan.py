@@ -30,8 +30,7 @@ class StepPlan:
         dtype: of the logits.
         keep_ties: as for `Sampler`.
         unknown: the rows whose seeds the ranks do not know yet.
-        asking: the rows that ask for logprobs.
-        is_processed: these are those of processed logits.
+        is_processed: logprobs are those of processed logits.
 
     Attributes:
         keep_ties: as given.
@@ -55,7 +54,6 @@ class StepPlan:
         dtype: torch.dtype,
         keep_ties: bool,
         unknown: Rows,
-        asking: Rows,
         is_processed: bool,
     ) -> None:
         self.keep_ties, host = keep_ties, batch.host
@@ -69,7 +67,7 @@ class StepPlan:
         self.best_places = torch.from_numpy(self.best)
         self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))
         self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
-        self.asking = asking
+        self.asking = asking = np.flatnonzero(host.logprobs >= 0)
         by_parts, by_candidates = self._ways_to_report(host.top_k, is_processed, batch.vocab_size)
         self.reported, self.kept = asking[by_parts[asking]], asking[by_candidates[asking]]
         self.gathered = np.union1d(self.whole, np.setdiff1d(asking, np.union1d(self.reported, self.kept)))
