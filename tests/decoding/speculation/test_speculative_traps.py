@@ -104,8 +104,8 @@ TRAPS = [
     Trap(
         "the filter changes the logits that it is given",
         distribution,
-        "        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
-        "        logits.mul_(0.5)\n        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
+        "            found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
+        "            logits.mul_(0.5)\n            found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
         test_acceptance.test_probabilities_leave_the_logits_as_they_are,
     ),
     Trap(

@@ -197,8 +197,8 @@ ON_DEVICE = (
     Trap(
         "a generator for each rank",
         device_rows,
-        "of_rows = self.keys(keys)",
-        "of_rows = DrawKeys(keys.seed[self.rows] ^ own.rank, keys.position[self.rows])",
+        "[KnownNoise(keys.of_rows(self.rows),",
+        "[KnownNoise(DrawKeys(keys.seed[self.rows] ^ own.rank, keys.position[self.rows]),",
         no_filter_on_device,
     ),
 )
