@@ -46,7 +46,7 @@ from tests.integrations.vllm_sources import check_ascend
 ROWS, VOCAB_SIZE = 40, 1000
 MOST_LAUNCHES, ENGINES_OWN = 15, 8
 """Of a step with greedy rows, and rows with top-k and top-p: all, and those of vLLM and vllm_ascend among them."""
-OF_DRAW = r"ascend_sample/(integrations|sampling)/\w+\.py:"
+OF_DRAW = r"ascend_sample/(integrations|sampling)/[\w/]+\.py:"
 """A line of this package."""
 IS_0_18 = not hasattr(sampler.AscendSampler, "prepare_sampling")
 """It has no reduced sampling and no processed logprobs, and vLLM's own rejection sampler."""
