@@ -92,14 +92,12 @@ def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Ten
         A `SamplerOutput` with the tokens, int32 [requests, most drafts + 1], -1 beyond those of a request.
     """
     layout = ChainLayout(np.asarray(metadata.num_draft_tokens, dtype=np.int64), logits.device)
-    last = layout.places.view(-1, layout.most + 1)[:, -1]
+    judged, last = layout.places_of_drafts, layout.places.view(-1, layout.most + 1)[:, -1]
     processed = torch.empty_like(logits, dtype=torch.float32)
     # As vLLM does it, those behind the drafts before those of the drafts: a thinking budget is counted there.
-    of_last = logits[metadata.bonus_logits_indices]
     behind = _behind_drafts(sampling_metadata, metadata.num_draft_tokens)
-    processed[last] = sampler.sampler.apply_logits_processors(of_last.float().clone(), behind, True)
-    of_drafts = logits[metadata.target_logits_indices].float()
-    processed[layout.places_of_drafts] = sampler.apply_logits_processors(of_drafts.clone(), sampling_metadata, metadata)
+    processed[last] = sampler.sampler.apply_logits_processors(logits[last].float(), behind, True)
+    processed[judged] = sampler.apply_logits_processors(logits[judged].float(), sampling_metadata, metadata)
 
     source = sampler.sampler.topk_topp_sampler.seed_source
     facts = facts_of(len(layout.counts), sampling_metadata.top_k, sampling_metadata.top_p)
@@ -130,10 +128,9 @@ def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Ten
     tokens = found.tokens.to(torch.int32)
     logprobs = None
     if sampling_metadata.max_num_logprobs is not None:
-        if sampler.is_processed_logprobs_mode:
-            of_drafts, of_last = reported[layout.places_of_drafts], reported[last]
+        given = reported if sampler.is_processed_logprobs_mode else logits
         logprobs = sampler._get_logprobs_tensors(
-            sampling_metadata.max_num_logprobs, metadata, logits, of_drafts, of_last, tokens
+            sampling_metadata.max_num_logprobs, metadata, logits, given[judged].float(), given[last].float(), tokens
         )
     outputs = importlib.import_module("vllm.v1.outputs")
     return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)

@@ -79,6 +79,19 @@ class TestOnADevice:
                 engine.rejection_sampler(of_drafts, probabilities, logits, metadata)
             assert counted is None or counted.totals.launches <= MOST_LAUNCHES[is_drawn, is_noted]
 
+    def test_memory(self, classes: Any, accelerator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An engine gives what is left to its cache, and vllm_ascend rehearses no sampling before it does."""
+        monkeypatch.setattr(drafting_engine, "VOCAB_SIZE", 20_000)
+        engine = Engine(classes, [drafting_engine.Request([1, 2], top_k=20_000) for _ in range(20)], device=accelerator)
+        drafts = [[1, 2, 3] for _ in engine.requests]
+        metadata, of_drafts = engine.metadata(drafts), engine.spec_metadata(drafts)
+        logits, memory = torch.randn(80, 20_000).to(accelerator), torch.get_device_module(accelerator)
+        for _ in range(2):
+            before = memory.memory_allocated()
+            memory.reset_peak_memory_stats()
+            engine.rejection_sampler(of_drafts, None, logits, metadata)
+        assert memory.max_memory_allocated() - before <= 2.3 * logits.numel() * 4
+
     def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, accelerator: str, has_arrived: bool) -> None:
         drafts = [[1, 2, 3], [], [5, 9], [4, 5, 6]]
         probabilities = torch.rand(8, drafting_engine.VOCAB_SIZE).softmax(1)
