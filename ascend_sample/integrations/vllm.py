@@ -131,7 +131,8 @@ def register() -> None:
 
     vLLM calls it in each of its processes, possibly more than once. Modules are changed when they are imported.
     ``ASCEND_SAMPLE_VLLM=0`` switches it off, and ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts
-    of the logits. With an untested version of vLLM nothing is changed, and a warning says so.
+    of the logits. With an untested version of vLLM nothing is changed, and a warning says so. What is no release is
+    served as the minor version in its name, with a warning.
     """
     if not is_on(SWITCH, default=True):
         return
@@ -144,6 +145,12 @@ def register() -> None:
             stacklevel=2,
         )
         return
+    if ".dev" in version:
+        warnings.warn(
+            f"ascend_sample: vLLM {version} is no release, and is served as {_minor(version)}. If it fails, set "
+            f"{SWITCH}=0.",
+            stacklevel=2,
+        )
     for module_name, class_name in CLASS_NAMES.items():
         when_imported(module_name, partial(_replace_sampler, class_name))
     when_imported(vllm_cpu.SAMPLER, _draw_every_step)

@@ -338,6 +338,13 @@ class TestRegister:
         assert hasattr(modules[adapter.V2_INTERFACE].ModelState.custom_sampler, "replaced") is has_v2
         assert ("V1 runner" in caplog.text) is not has_v2
 
+    def test_what_is_no_release_says_so(self, modules: dict[str, Any]) -> None:
+        """Of main, or of a release with changes of somebody's own: what its interface is nobody knows."""
+        modules["vllm"].__version__ = "0.33.1.dev412+g0a1b2c3"
+        with pytest.warns(UserWarning, match=r"0\.33\.1\.dev412 is no release, and is served as 0\.33\. If it fails, set"):
+            adapter.register()
+        assert modules[self.V1].TopKTopPSampler is not PlainSampler
+
     @pytest.mark.parametrize(("version", "is_said"), [("0.32.0", False), ("0.31.0", True)])
     def test_a_runner_with_another_interface_says_that_it_draws_itself(
         self, modules: dict[str, Any], recwarn: pytest.WarningsRecorder, version: str, is_said: bool
