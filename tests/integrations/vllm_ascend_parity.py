@@ -26,9 +26,10 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.v1.sample import rejection_sampler as vllm_rejection
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MinTokensLogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import LogitBiasLogitsProcessor, MinPLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
-from vllm.v1.worker.gpu_input_batch import CachedRequestState
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 from vllm_ascend import ascend_config
 from vllm_ascend._310p.sample.sampler import AscendTopKTopPSampler310
 from vllm_ascend.ops.vocab_parallel_embedding import AscendLogitsProcessor
@@ -191,6 +192,64 @@ class TestSampler:
         assert not draws_here(AscendTopKTopPSampler310())
 
 
+ASKED: tuple[dict[str, Any], ...] = (
+    dict(temperature=0.0),
+    dict(top_k=7, top_p=0.9),
+    dict(top_k=50),
+    dict(temperature=0.6),
+    dict(top_p=0.8, logprobs=5),
+    dict(min_p=0.1),
+    dict(min_p=0.05, top_p=0.9, temperature=1.3),
+    dict(presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.3, top_k=40),
+    dict(temperature=0.0, repetition_penalty=1.2, logprobs=0),
+    dict(logit_bias={5: 12.0, 7: 11.5}),
+    dict(allowed_token_ids=[3, 4, 5, 900]),
+    dict(bad_words=["never"]),
+    dict(min_tokens=3, stop_token_ids=[*range(1, VOCAB_SIZE, 2)]),
+)
+"""What requests ask for."""
+PLAIN_REQUESTS = 3
+"""The first so many have temperatures and filters of top-k and top-p alone."""
+
+
+def filled(kind: Any, device: str, count: int) -> Any:
+    """A batch of vLLM's or vllm_ascend's with the first of these requests, each of which has a seed."""
+    parts = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
+    config = types.SimpleNamespace(scheduler_config=types.SimpleNamespace(max_num_seqs=len(ASKED)))
+    values: dict[str, Any] = {
+        "max_num_reqs": len(ASKED),
+        "max_model_len": 32,
+        "max_num_batched_tokens": 64,
+        "device": torch.device(device),
+        "pin_memory": device == NPU,
+        "vocab_size": VOCAB_SIZE,
+        "block_sizes": [16],
+        "kernel_block_sizes": [[16]] if kind is NPUInputBatch else [16],
+        "max_num_blocks_per_req": [2],
+        "logitsprocs": LogitsProcessors(part(config, torch.device(device), device == NPU) for part in parts),
+        "logitsprocs_need_output_token_ids": True,
+    }
+    names = inspect.signature(kind.__init__).parameters
+    made = kind(**{name: value for name, value in values.items() if name in names})
+    for number, asked in enumerate(ASKED[:count]):
+        params = SamplingParams(**asked)
+        params._bad_words_token_ids = [[12], [13, 14]] if params.bad_words else None  # a tokenizer's
+        made.add_request(
+            CachedRequestState(
+                req_id=str(number),
+                prompt_token_ids=[1, 2],
+                mm_features=[],
+                sampling_params=params,
+                generator=torch.Generator(device).manual_seed(number),
+                block_ids=([0],),
+                num_computed_tokens=0,
+                output_token_ids=[],
+            )
+        )
+    made.refresh_metadata()
+    return made
+
+
 class TestBatch:
     """vllm_ascend's batch, whose parameters the host knows."""
 
@@ -200,34 +259,27 @@ class TestBatch:
         alone = types.SimpleNamespace(world_size=1, rank_in_group=0)
         for name in ("get_pcp_group", "get_dcp_group"):
             monkeypatch.setattr(block_table, name, lambda: alone, raising=False)  # 0.26 asks for the second alone
-        values: dict[str, Any] = {
-            "max_num_reqs": 8,
-            "max_model_len": 32,
-            "max_num_batched_tokens": 64,
-            "device": torch.device(NPU),
-            "pin_memory": True,
-            "vocab_size": VOCAB_SIZE,
-            "block_sizes": [16],
-            "kernel_block_sizes": [[16]],
-            "max_num_blocks_per_req": [2],
-        }
-        names = inspect.signature(NPUInputBatch.__init__).parameters
-        made = NPUInputBatch(**{name: value for name, value in values.items() if name in names})
-        for number, asked in enumerate((dict(temperature=0.0), dict(top_k=7, top_p=0.9), dict(top_k=50))):
-            made.add_request(
-                CachedRequestState(
-                    req_id=str(number),
-                    prompt_token_ids=[1, 2],
-                    mm_features=[],
-                    sampling_params=SamplingParams(**asked),  # type: ignore[arg-type]
-                    generator=torch.Generator(NPU).manual_seed(number),
-                    block_ids=([0],),
-                    num_computed_tokens=0,
-                    output_token_ids=[],
-                )
-            )
-        made.refresh_metadata()
-        return made
+        return filled(NPUInputBatch, NPU, PLAIN_REQUESTS)
+
+    @pytest.mark.usefixtures("batch")
+    def test_requests_of_all_kinds_draw_what_they_draw_on_a_cpu(self) -> None:
+        found = []
+        for device, kind, made in (
+            (NPU, NPUInputBatch, sampler.AscendSampler),
+            ("cpu", InputBatch, vllm_sampler.Sampler),
+        ):
+            step, asked = filled(kind, device, len(ASKED)), made()
+            for number in range(4):
+                of_rows = logits()[number : number + len(ASKED)].to(device)
+                output = asked(of_rows, step.sampling_metadata)
+                ids, reported = output.sampled_token_ids.flatten().tolist(), output.logprobs_tensors
+                for text, token in zip(step.req_output_token_ids, ids, strict=True):
+                    text.append(token)
+                step.refresh_metadata()
+                found.append((ids, reported.logprobs.cpu(), reported.selected_token_ranks.tolist()))
+        for (ids, logprobs, ranks), (expected, of_cpu, ranks_of_cpu) in zip(found[:4], found[4:], strict=True):
+            assert (ids, ranks) == (expected, ranks_of_cpu)
+            torch.testing.assert_close(logprobs, of_cpu, atol=1e-5, rtol=0)
 
     def test_the_host_knows_what_it_has_sent(self, batch: Any) -> None:
         step = batch.sampling_metadata
