@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -36,6 +37,8 @@ TESTED_VERSIONS: Final = (
 V2_VERSIONS: Final = ("0.32", "0.33")
 """The minor versions whose V2 runner has the interface that is used here."""
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
+RAY_COPIES: Final = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
+"""Which variables vLLM gives to the workers that Ray starts, beside those whose names begin as its own do."""
 ASCEND_SAMPLER: Final = "vllm_ascend.sample.sampler"
 CLASS_NAMES: Final = {
     "vllm.v1.sample.ops.topk_topp_sampler": "TopKTopPSampler",
@@ -134,6 +137,7 @@ def register() -> None:
     of the logits. With an untested version of vLLM nothing is changed, and a warning says so. What is no release is
     served as the minor version in its name, with a warning.
     """
+    _give_switches_to_workers()
     if not is_on(SWITCH, default=True):
         return
     version = str(importlib.import_module("vllm").__version__).partition("+")[0]
@@ -171,6 +175,14 @@ def register() -> None:
         "" if has_v2 else "'s V1 runner",
         SWITCH,
     )
+
+
+def _give_switches_to_workers() -> None:
+    """Lets workers that Ray starts have the switches that are set here: ranks that draw apart draw different tokens."""
+    given = [name for name in (SWITCH, vllm_shards.SWITCH) if name in os.environ]
+    if given:
+        asked = filter(None, os.environ.get(RAY_COPIES, "").split(","))
+        os.environ[RAY_COPIES] = ",".join(dict.fromkeys([*asked, *given]))
 
 
 def _minor(version: str) -> str:

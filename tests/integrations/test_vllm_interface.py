@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 import types
 import warnings
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_v2
+from ascend_sample.integrations import vllm_shards, vllm_v2
 from ascend_sample.integrations._generators import CountedGenerator, SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.integrations.vllm_served import Served, WorkerExtension, served
@@ -207,6 +208,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delenv(adapter.SWITCH, raising=False)
+    monkeypatch.setenv(adapter.RAY_COPIES, "")
     return made
 
 
@@ -315,6 +317,18 @@ class TestRegister:
             adapter.register()
         assert modules[self.V1].TopKTopPSampler is PlainSampler
         assert not hasattr(modules["vllm.v1.sample.rejection_sampler"].RejectionSampler.forward, "replaced")
+
+    @pytest.mark.usefixtures("modules")
+    def test_workers_of_ray_have_the_switches_of_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """vLLM copies what begins with VLLM_, and what it is told: a switch would hold in the engine's process alone."""
+        adapter.register()
+        assert os.environ[adapter.RAY_COPIES] == ""
+        monkeypatch.setenv(adapter.RAY_COPIES, "OTHER")
+        for name, value in ((vllm_shards.SWITCH, "1"), (adapter.SWITCH, "0")):
+            monkeypatch.setenv(name, value)
+            adapter.register()
+            adapter.register()
+        assert os.environ[adapter.RAY_COPIES] == "OTHER,ASCEND_SAMPLE_VLLM_SHARDS,ASCEND_SAMPLE_VLLM"
 
     def test_an_untested_version(self, modules: dict[str, Any]) -> None:
         modules["vllm"].__version__ = "9.9"
