@@ -32,8 +32,8 @@ class _Added(NamedTuple):
 class LateCounts:
     """Numbers of generators that are on a device, until the host has learned of them.
 
-    The host asks whether a copy has arrived, and never waits for it. An engine waits for what a step has accepted before
-    it samples the next one, so the copy has arrived by then; what has not is added on the device.
+    The host asks whether a copy has arrived, and never waits for it. An engine waits for what a step has accepted
+    before it samples the next one, so the copy has arrived by then; what has not is added on the device.
     """
 
     def __init__(self) -> None:
