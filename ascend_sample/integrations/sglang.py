@@ -179,16 +179,18 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
 
     Args:
         batch_info: `sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo`; a second call changes nothing.
-        draws_here: tells whether this backend is the one in use: no other needs the seeds.
+        draws_here: tells whether this backend is the one in use: no other needs any of it.
     """
 
     @replacing(batch_info, "from_schedule_batch")
     def make_and_note(make: Callable[..., Any], cls: type[Any], batch: Any, *arguments: Any, **named: Any) -> Any:
         info = make(cls, batch, *arguments, **named)
+        if not draws_here():
+            return info
         asked = [request.sampling_params for request in batch.reqs]
         values = {name: [getattr(params, name) for params in asked] for name in TENSORS}
         _note(info, {name: np.asarray(values[name], dtype=COLUMNS[name].dtype) for name in TENSORS})
-        if info.sampling_seed is None and draws_here():
+        if info.sampling_seed is None:
             _seeds[info.temperatures] = _seeds_of(asked)
         return info
 

@@ -388,10 +388,11 @@ def test_copies_of_a_request_are_not_the_same_text() -> None:
     assert len(set(texts(seeded(kind, [5, 5, 5], copies=3)))) == 3
 
 
-def test_another_backend_of_sglang_has_no_seeds_of_ours() -> None:
+def test_another_backend_of_sglang_has_nothing_of_ours() -> None:
     kind = batch_info()
     adapter.note_host_values(kind, lambda: False)
     state = torch.get_rng_state()
     info = seeded(kind, [5])
+    assert adapter._noted(info) is None
     assert torch.equal(torch.get_rng_state(), state), "its own draws stay what they are"
     assert texts(info)[0] != texts(info)[0], "a random seed in each step"
