@@ -4,6 +4,7 @@
 2. ``libcust_opapi.so`` of the vendors that ``$ASCEND_OPP_PATH/vendors/config.ini`` lists, in that file's order.
 3. ``libopapi_*.so`` below ``$ASCEND_HOME_PATH/lib64``: newer CANNs, one library for each group of operators.
 4. ``libopapi.so``, wherever the dynamic loader finds it.
+5. ``libaclnn_ops_infer.so`` and its like, found likewise: CANNs that divide ``libopapi.so`` otherwise.
 
 An operator that a vendor replaced is thus the same one here, in the compiled binding and in torch_npu itself.
 """
@@ -18,7 +19,11 @@ from ascend_sample.npu._abi import ffi
 from ascend_sample.npu.operators import AclnnOperator
 
 RUNTIME_LIBRARY: Final = "libascendcl.so"
-OPERATOR_LIBRARY: Final = "libopapi.so"
+OPERATOR_LIBRARIES: Final = (
+    "libopapi.so",
+    *(f"libaclnn_{name}.so" for name in ("ops_infer", "ops_train", "math", "sparse", "fft", "rand")),
+)
+"""Those that the dynamic loader is to find."""
 CUSTOM_OPERATOR_LIBRARY: Final = "libcust_opapi.so"
 
 _loader: Final = ffi.dlopen(None)
@@ -46,7 +51,7 @@ def operator_libraries() -> list[str]:
     """Returns the libraries that may export aclnn functions, in the order in which they are asked.
 
     Returns:
-        Absolute paths of files that exist, and last the plain name ``libopapi.so``, which the dynamic loader resolves.
+        Absolute paths of files that exist, and last the plain names of `OPERATOR_LIBRARIES`.
     """
     folders = [*_custom_operator_folders(), *_vendor_operator_folders()]
     custom = [folder / CUSTOM_OPERATOR_LIBRARY for folder in folders]
@@ -54,7 +59,7 @@ def operator_libraries() -> list[str]:
     home = os.environ.get("ASCEND_HOME_PATH")
     if home:
         found += sorted(str(path) for path in (Path(home) / "lib64").glob("libopapi_*.so"))
-    return [*found, OPERATOR_LIBRARY]
+    return [*found, *OPERATOR_LIBRARIES]
 
 
 def find_operator_symbol(name: str) -> Symbol:

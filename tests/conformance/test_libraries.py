@@ -9,6 +9,8 @@ import pytest
 
 from ascend_sample.npu import libraries
 
+BARE = ["libopapi.so", *(f"libaclnn_{name}.so" for name in ("ops_infer", "ops_train", "math", "sparse", "fft", "rand"))]
+"""What torch_npu asks everywhere, in its order. Source: op-plugin, GetOpApiFuncAddr, 7.0 to 26.1."""
 FUNCTION = "cbrtl"
 """Any function of the C mathematics library, which stands in for an operator library here."""
 
@@ -51,13 +53,13 @@ def name_vendors(cann: Path, line: str) -> None:
 
 
 def test_bare_installation(cann: Path) -> None:
-    assert libraries.operator_libraries() == ["libopapi.so"]
+    assert libraries.operator_libraries() == BARE
 
 
 def test_no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_CUSTOM_OPP_PATH"):
         monkeypatch.delenv(variable, raising=False)
-    assert libraries.operator_libraries() == ["libopapi.so"]
+    assert libraries.operator_libraries() == BARE
 
 
 def test_order(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,25 +69,25 @@ def test_order(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(custom_library(cann / "opp" / "vendors" / "not listed"))
     name_vendors(cann, "load_priority=zeta, missing,alpha")
     groups = [install(cann / "home" / "lib64" / f"libopapi_{name}.so") for name in ("math", "nn")]
-    assert libraries.operator_libraries() == [*map(str, (*own, *vendors, *groups)), "libopapi.so"]
+    assert libraries.operator_libraries() == [*map(str, (*own, *vendors, *groups)), *BARE]
 
 
 def test_vendors_without_priorities(cann: Path) -> None:
     install(custom_library(cann / "opp" / "vendors" / "alpha"))
     name_vendors(cann, "something_else=alpha")
-    assert libraries.operator_libraries() == ["libopapi.so"]
+    assert libraries.operator_libraries() == BARE
 
 
 def test_library_of_another_user_is_not_loaded(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = install(custom_library(cann / "own"))
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(cann / "own"))
-    assert libraries.operator_libraries() == [str(library), "libopapi.so"]
+    assert libraries.operator_libraries() == [str(library), *BARE]
     somebody = 4242
     if os.getuid() == 0:
         os.chown(library, somebody, -1)
     else:
         monkeypatch.setattr(os, "getuid", lambda: somebody)
-    assert libraries.operator_libraries() == ["libopapi.so"]
+    assert libraries.operator_libraries() == BARE
 
 
 @pytest.fixture
