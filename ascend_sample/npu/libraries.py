@@ -129,9 +129,11 @@ def _vendor_operator_folders() -> Iterator[Path]:
         return
     vendors = Path(packages) / "vendors"
     configuration = vendors / "config.ini"
-    if not configuration.is_file():
+    try:
+        text = configuration.read_text(errors="replace")
+    except OSError:  # there is none, or it is not for this user
         return
-    for line in configuration.read_text().splitlines():
+    for line in text.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "load_priority":
             yield from (vendors / vendor.strip() / "op_api" / "lib" for vendor in value.split(",") if vendor.strip())
@@ -140,4 +142,7 @@ def _vendor_operator_folders() -> Iterator[Path]:
 
 def _is_trusted(path: Path) -> bool:
     # torch_npu's rule: code that somebody else could have put there is not loaded.
-    return path.is_file() and path.stat().st_uid in (0, os.getuid())
+    try:
+        return path.is_file() and path.stat().st_uid in (0, os.getuid())
+    except OSError:  # is_file() raises for a folder that this user may not enter
+        return False

@@ -78,6 +78,31 @@ def test_vendors_without_priorities(cann: Path) -> None:
     assert libraries.operator_libraries() == BARE
 
 
+def test_configuration_with_words_in_another_encoding(cann: Path) -> None:
+    library = install(custom_library(cann / "opp" / "vendors" / "alpha"))
+    (cann / "opp" / "vendors" / "config.ini").write_bytes("# \u5382\u5546\nload_priority=alpha\n".encode("gbk"))
+    assert libraries.operator_libraries() == [str(library), *BARE]
+
+
+def test_folders_that_cannot_be_entered(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's, or with a name that is too long: torch_npu passes them over too, and nothing may be imported
+    otherwise. Root may enter every folder, so the system is made to refuse.
+    """
+    library = install(custom_library(cann / "own"))
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann / ('x' * 300)}:{cann / 'private'}:{cann / 'own'}")
+    name_vendors(cann, "load_priority=alpha")
+    stat, read_text = Path.stat, Path.read_text
+
+    def refused(path: Path) -> Path:
+        if "private" in path.parts or path.name == "config.ini":
+            raise PermissionError(13, "Permission denied", str(path))
+        return path
+
+    monkeypatch.setattr(Path, "stat", lambda path, **options: stat(refused(path), **options))
+    monkeypatch.setattr(Path, "read_text", lambda path, *arguments, **options: read_text(refused(path), **options))
+    assert libraries.operator_libraries() == [str(library), *BARE]
+
+
 def test_library_of_another_user_is_not_loaded(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = install(custom_library(cann / "own"))
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(cann / "own"))
