@@ -104,8 +104,11 @@ class Call:
         """
         name, logits = next(iter(tensors.items()))
         assert logits is not None
+        most_rows = OPERATORS[op].most_rows
         if logits.numel() > _abi.MAX_ELEMENTS:
-            refuse(op, name, "have fewer than 2^32 elements on an NPU", _label(logits), "Split the batch.")
+            refuse(op, name, f"have at most {_abi.MAX_ELEMENTS} elements on an NPU", _label(logits), "Split the batch.")
+        if most_rows is not None and len(logits) > most_rows:
+            refuse(op, name, f"have at most {most_rows} rows on an NPU", _label(logits), "Split the batch.")
         self.op = op
         self.logits = logits
         self.tensors = tensors

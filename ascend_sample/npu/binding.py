@@ -18,6 +18,7 @@ def configure() -> None:
             operator.found_in,
             operator.takes_any_k,
             operator.checks_unwanted,
+            operator.most_rows,
         )
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),

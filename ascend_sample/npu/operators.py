@@ -46,6 +46,7 @@ class AclnnOperator:
     reference: str  # the module of this package that has the operator's specification in code
     takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
     checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
+    most_rows: int | None = None  # for how many its kernel has room, where that is bounded
 
     @property
     def phase_1(self) -> str:
@@ -76,6 +77,7 @@ SAMPLE: Final = AclnnOperator(
     reference="ascend_sample.reference",
     takes_any_k=False,
     checks_unwanted=True,
+    most_rows=5120,  # 128 of each vector core, of which the smallest of those SoCs have 40; it writes beyond its room
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",

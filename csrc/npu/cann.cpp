@@ -67,6 +67,7 @@ AclnnOperator look_up_operator(const OperatorFacts& facts,
   found.phase2_name = facts.name;
   found.takes_any_k = facts.takes_any_k;
   found.checks_unwanted = facts.checks_unwanted;
+  found.most_rows = facts.most_rows;
   found.obstacle = common_obstacle;
   Finder finder(found.obstacle, facts.found_in);
   finder.find(found.phase1, found.phase1_name, libraries);

@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <unordered_map>
@@ -29,6 +30,7 @@ struct OperatorFacts {
   std::string found_in;             // which CANN has it
   bool takes_any_k;                 // k <= 0 skips top-k; otherwise it is undefined on a device
   bool checks_unwanted;             // the shapes of results that are not asked for
+  std::optional<int64_t> most_rows;
 };
 
 /// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one
@@ -57,6 +59,7 @@ struct AclnnOperator {
   std::string dtypes_in_words;
   bool takes_any_k;
   bool checks_unwanted;
+  std::optional<int64_t> most_rows;
   /// Why it cannot be called: a library, a symbol or the SoC; empty when it can.
   std::string obstacle;
 

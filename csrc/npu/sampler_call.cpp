@@ -11,8 +11,9 @@
 namespace ascend_sample::npu {
 namespace {
 
-constexpr int64_t kMaxElements =
-    (int64_t{1} << 32) - 1;  // beyond it CANN's own index arithmetic overflows
+/// Beyond it CANN's own 32-bit arithmetic overflows: its workspace's last part begins behind 5
+/// numbers for each logit.
+constexpr int64_t kMaxElements = ((int64_t{1} << 32) - 1) / 5;
 constexpr uint64_t kMaxAllocation = std::numeric_limits<int64_t>::max() / 2;  // bytes
 
 /// The bytes of the valid k, up to an address that CANN can use.
@@ -122,10 +123,13 @@ void SamplerCall::enqueue(const char* name) {
   at_npu::native::OpCommand::RunOpApiV2(name, [launch = launch_] { return (*launch)(); });
 }
 
-void check_size(const char* op, const at::Tensor& logits) {
+void check_size(const char* op, const at::Tensor& logits, std::optional<int64_t> most_rows) {
   TORCH_CHECK_VALUE(logits.size(0) <= kMaxElements / logits.size(1), op,
-                    ": logits must have fewer than 2^32 elements on an NPU, got ", describe(logits),
-                    ". Split the batch.");
+                    ": logits must have at most ", kMaxElements, " elements on an NPU, got ",
+                    describe(logits), ". Split the batch.");
+  TORCH_CHECK_VALUE(!most_rows.has_value() || logits.size(0) <= *most_rows, op,
+                    ": logits must have at most ", *most_rows, " rows on an NPU, got ",
+                    describe(logits), ". Split the batch.");
 }
 
 }  // namespace ascend_sample::npu

@@ -88,7 +88,8 @@ class SamplerCall {
   Scratch scratch_;  // the valid k, then the unwanted outputs
 };
 
-/// Throws ValueError when there are more logits than CANN's own index arithmetic can count.
-void check_size(const char* op, const at::Tensor& logits);
+/// Throws ValueError when there are more logits than CANN's own index arithmetic can count, or more
+/// rows than its kernel has room for.
+void check_size(const char* op, const at::Tensor& logits, std::optional<int64_t> most_rows);
 
 }  // namespace ascend_sample::npu

@@ -130,7 +130,7 @@ typename Arguments::Results sample(const Arguments& arguments) {
     warn_of_composite(Arguments::kName, reason);
     return composite(arguments);
   }
-  check_size(Arguments::kName, logits);
+  check_size(Arguments::kName, logits, aclnn_operator.most_rows);
 
   const c10::DeviceGuard guard(logits.device());
   const auto results = arguments.allocate_outputs();

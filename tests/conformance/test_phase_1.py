@@ -103,6 +103,29 @@ def test_vocabulary_limit(device: Device, vocab_size: int, status: int) -> None:
         assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
 
 
+@pytest.mark.hostcann_only  # CANN looks at neither, and its kernels then write elsewhere
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_limits_of_the_kernels(device: Device, operator: str) -> None:
+    """The first one's lists have 128 rows for each of 40 cores. 32 bits count 5 numbers for each logit."""
+
+    def arguments(rows: int, vocab_size: int) -> Arguments:
+        made = device.arguments_for(operator, np.zeros((rows, 8)), [4] * rows, [NO_P] * rows)
+        one = device.buffer(2 * vocab_size)
+        logits = device.view(one, "float16", (rows, vocab_size), strides=(0, 1))
+        kept = device.view(one, "float32", (rows, vocab_size), strides=(0, 0))
+        return replace(made, logits=logits, kept=kept)
+
+    check_refused(arguments(820, 2**20), TILING, f"{operator}: ", "at most 858993459 elements")
+    for rows, vocab_size in ((819, 2**20), (5120, 8), (5121, 8)):
+        given = arguments(rows, vocab_size)
+        if rows == 5121 and operator == "aclnnTopKTopPSample":
+            check_refused(given, TILING, f"{operator}: ", "at most 5120 rows")
+            continue
+        plan = phase_1(given)
+        assert plan.status == abi.SUCCESS
+        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+
+
 def test_message_names_operator_and_argument(device: Device) -> None:
     wrong = replace(valid_arguments(device), k=device.tensor(np.ones(BATCH), "int64"))
     check_refused(wrong, INVALID, "aclnnTopKTopPSample", "topK")

@@ -110,7 +110,10 @@ def test_the_kept_block_holds_what_cann_insists_on(route: str, emulated: None) -
 
 @pytest.mark.usefixtures("uncollected")
 def test_each_stream_has_a_block(route: str, emulated: None) -> None:
-    batch = make_batch(batch_size=1 << 19, vocab_size=2).to("npu")  # the valid k alone is more than a remainder
+    # What CANN gets and nobody wants, or the valid k alone, is more than a remainder.
+    most_rows = OPERATORS[operator_name()].most_rows
+    rows, vocab_size = (1 << 19, 2) if most_rows is None else (most_rows, 512)
+    batch = make_batch(batch_size=rows, vocab_size=vocab_size).to("npu")
     side = torch.npu.Stream()
     scratch.release()
     before = allocated()
@@ -250,9 +253,9 @@ def test_misaligned_storage(route: str, emulated: None) -> None:
 
 @pytest.mark.usefixtures("uncollected")
 def test_too_many_logits(route: str, emulated: None) -> None:
-    """2^32 of them overflow inside CANN. They are rejected; one row less is only more than the memory."""
-    logits = torch.zeros(1, 1 << 20, dtype=torch.float16, device="npu").expand(1 << 12, 1 << 20)
-    must = rf"{operator_name()}: logits must have fewer than 2\^32 elements on an NPU, got .* Split the batch"
+    """5 numbers for each overflow 32 bits inside CANN. They are rejected; one row less is only more than the memory."""
+    logits = torch.zeros(1, 1 << 20, dtype=torch.float16, device="npu").expand(820, 1 << 20)
+    must = rf"{operator_name()}: logits must have at most 858993459 elements on an NPU, got .* Split the batch"
     with hostcann.profile() as counted:
         with pytest.raises(ValueError, match=must):
             sample(logits, 5, 0.5)
@@ -263,6 +266,18 @@ def test_too_many_logits(route: str, emulated: None) -> None:
     scratch.release()
     assert aclnn_name() not in counted.launches
     assert allocated() == before
+
+
+def test_too_many_rows(route: str) -> None:
+    """The kernel of the first operator has room for 128 rows on each of at least 40 cores, and does not look."""
+    logits = torch.zeros(1, 8, dtype=torch.float16, device="npu").expand(5121, 8)
+    if operator_name() == SAMPLE_V2:
+        assert len(sample(logits, 5, 0.5).logits_select_idx) == 5121
+    else:
+        must = rf"{operator_name()}: logits must have at most 5120 rows on an NPU, got \[5121, 8\].* Split the batch"
+        with pytest.raises(ValueError, match=must):
+            sample(logits, 5, 0.5)
+    assert sample(logits[1:], 5, 0.5).logits_select_idx.tolist() == [0] * 5120
 
 
 def test_blocked_memory_format(route: str) -> None:

@@ -10,8 +10,9 @@ namespace hostcann::opapi {
 namespace {
 
 constexpr int64_t kMaximumVocabSize = 1ll << 20;
-constexpr int64_t kMaximumLogits =
-    1ll << 32;  // B * V reaches this: 32-bit positions overflow inside the operator
+/// 32-bit positions overflow inside the operators where B * V is more: the last part of their
+/// workspace begins behind 5 numbers for each logit.
+constexpr int64_t kMaximumLogits = ((1ll << 32) - 1) / 5;
 
 std::string joined(const std::vector<std::string>& words, const char* between) {
   std::string text;
@@ -52,7 +53,7 @@ int check_shape(const char* op, const char* argument, const Operand& operand,
                 "must have shape " + name_of(expected) + " to match logits" + got(operand));
 }
 
-int check_logits_shape(const char* op, const Operand& logits) {
+int check_logits_shape(const char* op, const Operand& logits, int64_t most_rows) {
   const std::vector<int64_t>& sizes = logits.sizes;
   if (sizes.size() != 2) {
     return reject(kAclnnTiling, op, "logits", "must have shape [batch, vocab_size]" + got(logits));
@@ -61,8 +62,13 @@ int check_logits_shape(const char* op, const Operand& logits) {
     return reject(kAclnnTiling, op, "logits",
                   "must have a vocab_size in [1, 1048576]" + got(logits));
   }
-  if (sizes[0] >= (kMaximumLogits + sizes[1] - 1) / sizes[1]) {
-    return reject(kAclnnTiling, op, "logits", "must have fewer than 2^32 elements" + got(logits));
+  if (sizes[0] > kMaximumLogits / sizes[1]) {
+    const std::string rule = "must have at most " + std::to_string(kMaximumLogits) + " elements";
+    return reject(kAclnnTiling, op, "logits", rule + got(logits));
+  }
+  if (sizes[0] > most_rows) {
+    return reject(kAclnnTiling, op, "logits",
+                  "must have at most " + std::to_string(most_rows) + " rows" + got(logits));
   }
   return kSuccess;
 }
@@ -74,7 +80,7 @@ std::string got(const Operand& operand) {
 }
 
 int check_sampler(const char* op, const SamplerArguments& arguments,
-                  std::initializer_list<const char*> series) {
+                  std::initializer_list<const char*> series, int64_t most_rows) {
   std::vector<std::pair<const SamplerArgument*, Operand>> described;
   for (const auto* side : {&arguments.inputs, &arguments.outputs}) {
     for (const SamplerArgument& argument : *side) {
@@ -88,7 +94,7 @@ int check_sampler(const char* op, const SamplerArguments& arguments,
     if (int status = check_type(op, *argument, operand, logits)) return status;
   }
   if (int status = check_soc(op, series)) return status;
-  if (int status = check_logits_shape(op, logits)) return status;
+  if (int status = check_logits_shape(op, logits, most_rows)) return status;
   const std::vector<int64_t> batch = {logits.sizes[0]};
   for (const auto& [argument, operand] : described) {
     if (argument->extent == Extent::kAny) continue;

@@ -22,8 +22,10 @@ HOSTCANN_ACLNN(aclnnTopKTopPSample, const aclTensor* logits, const aclTensor* to
         Extent::kLogits,
         {DataType::kFloat}}},
   };
-  // Atlas A2 and A3. The SoC names of A2 are Ascend910B1, Ascend910B2C, ...
-  if (int status = check_sampler(__func__, arguments, {"Ascend910B", "Ascend910_93"})) {
+  // Atlas A2 and A3. The SoC names of A2 are Ascend910B1, Ascend910B2C, ... They have 40 vector
+  // cores at least, and the kernel's lists have 128 rows for each.
+  constexpr int64_t kMostRows = 128 * 40;
+  if (int status = check_sampler(__func__, arguments, {"Ascend910B", "Ascend910_93"}, kMostRows)) {
     return status;
   }
   const auto sample = [=](Launch& launch) {
