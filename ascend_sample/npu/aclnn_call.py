@@ -251,7 +251,10 @@ def _allocate_workspace(cann: _Cann, size: int, logits: torch.Tensor) -> torch.T
 def _check_memory(op: str, name: str, tensor: torch.Tensor) -> None:
     import torch_npu
 
-    memory_format = torch_npu.get_npu_format(tensor)
+    try:
+        memory_format = torch_npu.get_npu_format(tensor)
+    except RuntimeError:  # memory that torch wraps by itself, as at::from_blob does, has none
+        memory_format = _abi.FORMAT_ND
     if memory_format not in _abi.PLAIN_FORMATS:
         rule = f"have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())})"
         refuse(op, name, rule, f"format {memory_format}", f"Call torch_npu.npu_format_cast({name}, 2) first.")

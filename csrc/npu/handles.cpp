@@ -4,6 +4,7 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <typeinfo>
 
 #include "torch_npu_abi.h"
 
@@ -29,8 +30,16 @@ int acl_data_type(at::ScalarType dtype) {
   }
 }
 
+/// The memory format of a tensor. Memory that torch wraps by itself, as at::from_blob does, has
+/// none: torch_npu would refuse it, or read beyond what there is.
+int64_t format_of(const at::Tensor& tensor) {
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  return typeid(storage) == typeid(c10::StorageImpl) ? kFormatNd
+                                                     : at_npu::native::get_npu_format(tensor);
+}
+
 void check_memory(const char* op, const char* name, const at::Tensor& tensor) {
-  const auto format = at_npu::native::get_npu_format(tensor);
+  const auto format = format_of(tensor);
   const auto& plain = aclnn().configuration.plain_formats;
   TORCH_CHECK_VALUE(std::find(plain.begin(), plain.end(), format) != plain.end(), op, ": ", name,
                     " must have a plain memory format, got format ", format,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -278,6 +279,15 @@ def test_too_many_rows(route: str) -> None:
         with pytest.raises(ValueError, match=must):
             sample(logits, 5, 0.5)
     assert sample(logits[1:], 5, 0.5).logits_select_idx.tolist() == [0] * 5120
+
+
+def test_memory_that_torch_wraps(route: str) -> None:
+    """As at::from_blob does: torch_npu keeps no format of it, and its own operators take it."""
+    batch = make_batch().to("npu")
+    logits = batch.logits
+    storage = torch._C._construct_storage_from_data_pointer(logits.data_ptr(), logits.device, logits.nbytes)
+    wrapped = torch.empty(0, dtype=logits.dtype, device="npu").set_(storage, 0, logits.shape, logits.stride())
+    check_equal(replace(batch, logits=wrapped).sample(), batch.expected())
 
 
 def test_blocked_memory_format(route: str) -> None:
