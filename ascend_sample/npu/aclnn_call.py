@@ -156,9 +156,9 @@ class Call:
             ]
             inputs, outputs = handles[: len(self.tensors)], handles[len(self.tensors) :]
             size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
-            status = cann.get_workspace_size(*inputs, *self.options.values(), *outputs, size, executor)
-            cann.check(status, cann.operator.phase_1, "workspace", self.logits)
-            with _unused_executor_destroyed(cann, executor, self.logits):
+            with _unused_executor_destroyed(cann, executor, self.logits):  # there may be one although phase 1 fails
+                status = cann.get_workspace_size(*inputs, *self.options.values(), *outputs, size, executor)
+                cann.check(status, cann.operator.phase_1, "workspace", self.logits)
                 if workspace is None or workspace.numel() < size[0]:
                     workspace = _allocate_workspace(cann, size[0], self.logits)
                 stream = ffi.cast("void *", torch_npu.npu.current_stream().npu_stream)

@@ -10,7 +10,7 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu import aclnn_cffi, scratch
+from ascend_sample.npu import aclnn_call, aclnn_cffi, scratch
 from ascend_sample.npu.operators import OPERATORS
 
 from .cffi_calls import SAMPLE, SAMPLE_V2, WITH_Q, WITHOUT_Q, check_rows, each_operator, function, tensors_of
@@ -69,6 +69,29 @@ def test_empty_batch_launches_nothing(emulated: None, operator: str, is_need_log
     assert counted.launches == {}
     assert (ids.shape, ids.dtype) == ((0,), torch.int64)
     assert kept.shape == ((0, len(MIXED)) if is_need_logits else (0,))
+
+
+@each_operator
+def test_executor_of_a_phase_1_that_fails(emulated: None, operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CANN's generated operators give it before they look at the arguments: it stays the caller's."""
+    tensors = tensors_of(WITH_Q[operator])
+    function(operator)(*tensors)
+    cann = aclnn_call.cann_of(operator)
+    phase_1 = cann.get_workspace_size
+
+    def failing(*arguments: object) -> int:
+        assert phase_1(*arguments) == 0
+        return 561002
+
+    def executors() -> int:
+        torch.npu.synchronize()  # torch_npu's own calls own theirs until its queue has run them
+        return hostcann.live()["executor"]
+
+    monkeypatch.setattr(cann, "get_workspace_size", failing)
+    before = executors()
+    with pytest.raises(RuntimeError, match=f"^{operator}: {OPERATORS[operator].phase_1} failed in workspace: 561002"):
+        function(operator)(*tensors)
+    assert executors() == before
 
 
 @each_operator
