@@ -17,9 +17,10 @@ std::unordered_map<std::string, OperatorFacts>& described() {
 void describe_operator(std::string op, std::string name, std::string supported_soc,
                        std::string devices, std::vector<std::string> dtypes, std::string found_in,
                        bool takes_any_k, bool checks_unwanted, std::optional<int64_t> most_rows) {
-  described()[op] = {std::move(name),   std::move(supported_soc), std::move(devices),
-                     std::move(dtypes), std::move(found_in),      takes_any_k,
-                     checks_unwanted,   most_rows};
+  described()[op] = {std::move(name),     std::move(supported_soc),
+                     std::move(devices),  std::move(dtypes),
+                     std::move(found_in), takes_any_k,
+                     checks_unwanted,     most_rows};
 }
 
 void configure_aclnn(std::vector<std::string> operator_libraries, std::string runtime_library,
