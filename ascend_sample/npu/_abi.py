@@ -78,10 +78,6 @@ FORMAT_ND: Final = 2
 PLAIN_FORMATS: Final = {0: "NCHW", 1: "NHWC", 2: "ND", 27: "NDHWC", 30: "NCDHW"}
 """torch_npu's formats whose memory is laid out as the strides say; the others are blocked."""
 
-MAX_ELEMENTS: Final = (2**32 - 1) // 5
-"""Of logits; beyond it the operators' own 32-bit arithmetic overflows, as read in their public sources: the last part
-of their workspace begins behind 5 numbers for each logit."""
-
 ADDRESS_ALIGNMENT: Final = 32
 """Bytes; CANN requires it of every tensor's storage address."""
 

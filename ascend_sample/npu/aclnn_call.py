@@ -30,7 +30,7 @@ from ascend_sample._errors import refuse
 from ascend_sample.npu import _abi
 from ascend_sample.npu._abi import ffi
 from ascend_sample.npu.libraries import find_operator, find_operator_symbol, find_runtime_symbol
-from ascend_sample.npu.operators import OPERATORS
+from ascend_sample.npu.operators import MOST_ELEMENTS, OPERATORS
 from ascend_sample.npu.scratch import Scratch, take_scratch
 
 _INT32_BYTES: Final = 4
@@ -105,8 +105,8 @@ class Call:
         name, logits = next(iter(tensors.items()))
         assert logits is not None
         most_rows = OPERATORS[op].most_rows
-        if logits.numel() > _abi.MAX_ELEMENTS:
-            refuse(op, name, f"have at most {_abi.MAX_ELEMENTS} elements on an NPU", _label(logits), "Split the batch.")
+        if logits.numel() > MOST_ELEMENTS:
+            refuse(op, name, f"have at most {MOST_ELEMENTS} elements on an NPU", _label(logits), "Split the batch.")
         if most_rows is not None and len(logits) > most_rows:
             refuse(op, name, f"have at most {most_rows} rows on an NPU", _label(logits), "Split the batch.")
         self.op = op

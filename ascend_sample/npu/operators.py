@@ -8,6 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+MOST_ELEMENTS: Final = (2**32 - 1) // 5
+"""Of logits; beyond it the operators' own 32-bit arithmetic overflows, as read in their public sources: the last part
+of their workspace begins behind 5 numbers for each logit."""
+
+MOST_ROWS: Final = 5120
+"""Of aclnnTopKTopPSample, whose kernel has room for 128 of each vector core and writes beyond it: the smallest of its
+SoCs have 40 of them."""
+
 
 class Result(NamedTuple):
     """One result of an operator.
@@ -77,7 +85,7 @@ SAMPLE: Final = AclnnOperator(
     reference="ascend_sample.reference",
     takes_any_k=False,
     checks_unwanted=True,
-    most_rows=5120,  # 128 of each vector core, of which the smallest of those SoCs have 40; it writes beyond its room
+    most_rows=MOST_ROWS,
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",

@@ -278,6 +278,20 @@ class TestRoutes:
         ]
         assert sorted(np.concatenate([group.rows for group in groups])) == list(range(len(requests)))
 
+    @pytest.mark.parametrize(("vocab_size", "most"), [(2000, 5120), (1 << 20, 819)])
+    @pytest.mark.parametrize("top_k", [50, OFF])
+    @pytest.mark.parametrize("abilities", [OLD_CANN, NEW_CANN])
+    def test_an_operator_gets_no_more_rows_than_it_has_room_for(
+        self, abilities: Abilities, top_k: int, vocab_size: int, most: int
+    ) -> None:
+        ones = np.ones(6000, np.float32)
+        facts = {"temperature": ones, "top_k": np.full(6000, top_k, np.int32), "top_p": ones / 2, "min_p": ones * 0}
+        groups = routes.group_rows(facts, vocab_size, torch.bfloat16, abilities, keep_ties=False)
+        assert len({group.route for group in groups}) == 1
+        assert groups[0].route.startswith("fused")
+        assert len(groups[0].rows) == most
+        assert np.concatenate([group.rows for group in groups]).tolist() == list(range(6000))
+
     def test_the_number_of_candidates_does_not_depend_on_other_rows(self) -> None:
         top_k = np.int32([1, 64, 65, 50, 1024, 7])
         ones = np.ones(6, np.float32)
@@ -288,6 +302,14 @@ class TestRoutes:
             (SamplingRoute.TOP_K, 64, [1, 3, 5]),
             (SamplingRoute.TOP_K, 1024, [2, 4]),
         ]
+
+
+def test_more_rows_than_an_operator_has_room_for(machine: str) -> None:
+    rows = 5130
+    logits = torch.randn(rows, 30, generator=torch.Generator().manual_seed(0)).bfloat16()
+    requests = [SamplingParams(top_k=5, seed=row) for row in range(rows)]
+    drawn, alone = (call(logits, requests, [0] * rows, device) for device in (machine, "cpu"))
+    assert torch.equal(drawn.token_ids.cpu(), alone.token_ids)
 
 
 class TestArguments:

@@ -16,6 +16,7 @@ import torch
 
 from ascend_sample import backend
 from ascend_sample._contract import MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample.npu.operators import MOST_ELEMENTS, MOST_ROWS
 from ascend_sample.sampling.rows.parameters import Facts, is_limited
 
 LARGEST_FUSED_K: Final = MAX_TOP_K
@@ -161,6 +162,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 NO_RULE: Final = -1
+FUSED_ROUTES: Final = frozenset(route for route in SamplingRoute if route.startswith("fused"))
 ORDER_OF_GROUPS: Final = sorted(SamplingRoute)
 """In which groups of a batch follow one another."""
 ROUTE_OF_RULE: Final = np.array([ORDER_OF_GROUPS.index(rule.route) for rule in RULES])
@@ -239,6 +241,8 @@ def group_rows(
 ) -> Sequence[Group]:
     """Splits a batch into as few groups as its rows' routes allow: one launch of the operator each.
 
+    An operator has no room for more than some thousands of rows: more are several groups.
+
     Every row is in one group. The arguments are those of `choose_rules`.
     """
     if abilities.native:  # the first rule, for every row
@@ -254,12 +258,15 @@ def group_rows(
     greedy, ranked = SamplingRoute.GREEDY, SamplingRoute.FUSED_V2
     if rows_of.keys() == {greedy, ranked}:  # an argmax of all rows reads less than what gathers two groups
         rows_of[ranked] = np.sort(np.concatenate((rows_of.pop(greedy), rows_of[ranked])))
-    groups = []
+    groups: list[Group] = []
+    most_fused = min(MOST_ROWS, MOST_ELEMENTS // vocab_size)
     for route, rows in rows_of.items():
         if route is SamplingRoute.TOP_K:
             least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])
             parts = [(rows[least == place], count) for place, count in enumerate(CANDIDATE_COUNTS)]
         else:
             parts = [(rows, int(every_k[rows][is_bounded[rows]].max(initial=1)))]
-        groups += [Group(route, part, most_k) for part, most_k in parts if len(part) > 0]
+        most = most_fused if route in FUSED_ROUTES else len(rows)
+        for part, most_k in parts:
+            groups += [Group(route, part[start : start + most], most_k) for start in range(0, len(part), most)]
     return groups
