@@ -116,6 +116,6 @@ def test_a_wrong_leftover_is_noticed(npu: str, monkeypatch: pytest.MonkeyPatch, 
             value = super().__getattribute__(name)
             return value.roll(1, 0) if isinstance(value, Tensor) and name in ("best_ids", "kept") else value
 
-    monkeypatch.setattr("ascend_sample.sampling.step.logprobs.Leftover", OfAnotherRow)
+    monkeypatch.setattr("ascend_sample.sampling.step.whole_steps.Leftover", OfAnotherRow)
     _, wrong = sampled(logits, params, mode, npu)
     assert not torch.equal(right.token_ids, wrong.token_ids)

@@ -155,7 +155,9 @@ def second_softmax(planter: Planter) -> None:
 
     def flattened(self: Any, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         own, operator = self.rows.parameters, torch.ops.ascend_sample.top_k_top_p_sample
-        token_ids: Tensor = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
+        assert noise is not None, "it has a number for each place"
+        q = noise[:, : logits.shape[1]]
+        token_ids: Tensor = operator(logits, own.top_k, own.top_p, q, 0.0, False, 32)[0]
         return token_ids
 
     planter.override([SamplingRoute.FUSED_SEGMENTS], "__call__", flattened)
