@@ -68,13 +68,19 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     """
     if matrices.shape[1] > matrices.shape[2]:
         return orthogonalized(matrices.mT).mT
-    first, third, fifth = COEFFICIENTS
     matrices = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     gram = matrices @ matrices.mT
-    product = torch.eye(gram.shape[1]).expand_as(gram)
-    for _ in range(STEPS):
-        factor = torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth)
-        factor.diagonal(dim1=1, dim2=2).add_(first)
-        product = factor @ product
+    product = factor = _polynomial(gram)
+    for _ in range(STEPS - 1):
         gram = factor @ gram @ factor
+        factor = _polynomial(gram)
+        product = factor @ product
     return product @ matrices
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    """Returns first + third * M M^T + fifth * (M M^T)^2."""
+    first, third, fifth = COEFFICIENTS
+    factor = torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth)
+    factor.diagonal(dim1=1, dim2=2).add_(first)
+    return factor
