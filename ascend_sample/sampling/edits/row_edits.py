@@ -235,16 +235,12 @@ class RowEdits:
             self._native = self._native_arguments()
         elif self._ranges is not None and self._ranges.change:
             self._native["ranges"] = torch.from_numpy(self._ranges.of_step())
-        return dict(self._native)
+        return self._native | self._lists_of_addends()
 
     def _native_arguments(self) -> dict[str, Tensor]:
-        """Returns the arguments, most of which stay the same objects until rows or lists change."""
-        addends, seen, masks, host = self.addends, self.penalties, self.masks, self._table.host
+        """Returns the arguments but for `_lists_of_addends`: most stay the same objects until rows change."""
+        seen, masks, host = self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
-        if addends.ids is not None and addends.addends is not None:
-            arguments |= {"addend_ids": addends.ids, "addends": addends.addends}
-            # A slot beyond those that were written was given back before it was.
-            arguments["addend_lengths"] = torch.from_numpy(addends.lengths[: len(addends.ids)])
         if seen.lists is not None and seen.occurrences is not None:
             arguments |= {"penalty_ids": seen.lists[0], "occurrences": seen.occurrences}
             arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)
@@ -256,6 +252,15 @@ class RowEdits:
             arguments["ranges"] = torch.from_numpy(self._ranges.of_step())
         held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
+
+    def _lists_of_addends(self) -> dict[str, Tensor]:
+        """Returns the arguments that rules of texts change from step to step."""
+        ids, addends = self.addends.ids, self.addends.addends
+        if ids is None or addends is None:
+            return {}
+        # A slot beyond those that were written was given back before it was.
+        lengths = torch.from_numpy(self.addends.lengths[: len(ids)])
+        return {"addend_ids": ids, "addends": addends, "addend_lengths": lengths}
 
     def _awaited(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> _Coming | None:
         """Sends tokens of rows to the host, if any of these has rules or waits for stops."""
@@ -291,7 +296,6 @@ class RowEdits:
             if not (_are_equal(before[0], rules.listed[0]) and _are_equal(before[1], rules.listed[1])):
                 self.addends.write(slot, rules.listed)
                 self.ruled_lists += 1
-                self._native = None
                 if self.plan is not None:
                     self.plan.forget_addends()
 

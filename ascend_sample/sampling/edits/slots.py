@@ -172,7 +172,7 @@ def has_addend(params: SamplingParams, vocab_size: int) -> bool:
 
 
 def addend_of(params: SamplingParams, stop_ids_forbidden: bool, vocab_size: int) -> tuple[Ids, Floats]:
-    """Returns the list of addends of a request: ids, each once, and what is added to their logits."""
+    """Returns the list of addends of a request: ids, each once and ascending, and what is added to their logits."""
     forbidden = numpy.array(() if has_mask(params, vocab_size) else params.bad_ids, numpy.int64)
     if stop_ids_forbidden:
         forbidden = numpy.union1d(forbidden, numpy.array(params.stop_ids, numpy.int64))
@@ -180,7 +180,9 @@ def addend_of(params: SamplingParams, stop_ids_forbidden: bool, vocab_size: int)
     bias = numpy.array(list(params.logit_bias.values()), numpy.float32)
     is_possible = ~numpy.isin(biased, forbidden)
     masked = numpy.full(len(forbidden), MASKED, numpy.float32)
-    return numpy.concatenate((biased[is_possible], forbidden)), numpy.concatenate((bias[is_possible], masked))
+    ids = numpy.concatenate((biased[is_possible], forbidden))
+    ascending = ids.argsort()
+    return ids[ascending], numpy.concatenate((bias[is_possible], masked))[ascending]
 
 
 class MaskSlots(Slots):

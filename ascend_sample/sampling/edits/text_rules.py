@@ -42,7 +42,7 @@ class TextRules:
         vocab_size: what is no id of the vocabulary counts as a token that equals no other.
 
     Attributes:
-        own: the addends that do not depend on the text: ids, each once, and theirs.
+        own: the addends that do not depend on the text, as of `addend_of`.
         listed: what the row's slot has of `addends`; whoever writes it there notes it.
 
     Example:
@@ -102,7 +102,7 @@ class TextRules:
         """Returns the list of addends: ids, each once and at least one, and what is added to their logits.
 
         Args:
-            own: those that do not depend on the text; None: `own`.
+            own: those that do not depend on the text, as of `addend_of`; None: `own`.
         """
         own_ids, own_addends = self.own if own is None else own
         found = self._penalties()
@@ -112,13 +112,15 @@ class TextRules:
         if not found:
             return (own_ids, own_addends) if len(own_ids) else NOTHING
         ids = numpy.fromiter(found, numpy.int64, len(found))
-        if not len(own_ids):  # as in most rows; what follows would take most of the time
-            return ids, numpy.fromiter(found.values(), numpy.float32, len(found))
-        is_in_both = numpy.isin(own_ids, ids, assume_unique=True)
-        for token, addend in zip(own_ids[is_in_both].tolist(), own_addends[is_in_both].tolist(), strict=True):
-            found[token] = max(found[token] + addend, -LARGEST) if MASKED not in (found[token], addend) else MASKED
-        addends = numpy.fromiter(found.values(), numpy.float32, len(found))
-        return numpy.concatenate((own_ids[~is_in_both], ids)), numpy.concatenate((own_addends[~is_in_both], addends))
+        addends = numpy.fromiter(found.values(), numpy.float64, len(found))
+        if len(own_ids):
+            place = own_ids.searchsorted(ids)
+            is_own = own_ids.take(place, mode="clip") == ids
+            all_addends = numpy.concatenate((own_addends, addends[~is_own]))
+            all_addends[place[is_own]] += addends[is_own]
+            ids, addends = numpy.concatenate((own_ids, ids[~is_own])), all_addends
+            numpy.maximum(addends, -LARGEST, out=addends, where=addends != MASKED)
+        return ids, addends.astype(numpy.float32)
 
     @contextmanager
     def after(self, drafts: Iterable[int]) -> Iterator[None]:
