@@ -13,7 +13,7 @@ from torch import Tensor
 from ascend_sample._errors import check_bool, check_integer, is_integer, refuse, refuse_type, show_with_type
 from ascend_sample.decoding.checks import check_arguments, has_methods, is_list
 from ascend_sample.decoding.defaults import defaults_of
-from ascend_sample.decoding.streaming import Listener, OnTokens, Streamer, checked_listener
+from ascend_sample.decoding.streaming import STREAMING, Listener, OnTokens, Streamer, checked_listener
 from ascend_sample.sampling import SamplingParams
 
 STEP_METHODS: Final = ("prefill", "decode", "expand", "reorder", "rollback")
@@ -226,7 +226,7 @@ def _advice_on(unknown: Mapping[str, object]) -> str:
     in_params = [name for name in unknown if name in SamplingParams.__dataclass_fields__]
     if in_params:
         return f"Put {', '.join(in_params)} into params=SamplingParams(...), which the strategies that draw take."
-    return "Give it as on_tokens." if "streamer" in unknown else "Use one of these names."
+    return f"Give it as on_tokens to {STREAMING}." if "streamer" in unknown else "Use one of these names."
 
 
 def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

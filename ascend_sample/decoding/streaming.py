@@ -13,6 +13,8 @@ from ascend_sample.decoding.checks import has_methods, is_list
 
 STREAMER_METHODS: Final = ("put", "end")
 """The methods of `Streamer`."""
+STREAMING: Final = "greedy_search, sample, contrastive_search or speculative_sample"
+"""The strategies that tell tokens as they come."""
 
 OnTokens = Callable[[Tensor, Tensor], None]
 """(tokens int64 [rows, n], counts int64 [rows]): called after each step with what it appended.
@@ -62,10 +64,7 @@ def _are_streamers(values: Sequence[object]) -> TypeGuard[Sequence[Streamer]]:
 def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | None) -> None:
     """Raises if someone listens to a strategy that knows its texts only at its end."""
     if listener is not None:
-        remedy = (
-            "No token is sure to be returned before the end: use what is returned, or stream with greedy_search, "
-            "sample, contrastive_search or speculative_sample."
-        )
+        remedy = f"No token is sure to be returned before the end: use what is returned, or stream with {STREAMING}."
         refuse(strategy, "on_tokens", "be None", show_with_type(listener), remedy)
 
 

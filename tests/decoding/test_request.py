@@ -81,7 +81,11 @@ BAD = [
         TypeError,
         r"options must be .*, got temperature, top_k(?=\. Put temperature, top_k into params=SamplingParams\()",
     ),
-    ({"streamer": BaseStreamer()}, TypeError, r"options must be .*, got streamer(?=\. Give it as on_tokens\.$)"),
+    (
+        {"streamer": BaseStreamer()},
+        TypeError,
+        r"options must be .*, got streamer(?=\. Give it as on_tokens to greedy_search, sample, contr)",
+    ),
 ]
 
 
