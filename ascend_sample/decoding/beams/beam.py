@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample._errors import check_number, refuse
+from ascend_sample._errors import check_number, is_integer, refuse
 from ascend_sample.decoding.beams.in_beam import search_in_beam
 from ascend_sample.decoding.beams.pool import EarlyStopping, FinishedPool, check_early_stopping, search_with_pool
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose
@@ -128,7 +128,7 @@ def encoder_lengths(
     """Returns max_new_tokens, or where that is 0 the lengths of what the encoder takes."""
     if isinstance(max_new_tokens, Tensor) and max_new_tokens.dim() == 0:
         max_new_tokens = max_new_tokens.item()  # type: ignore[assignment]
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens != 0:
+    if not is_integer(max_new_tokens) or max_new_tokens != 0:
         return max_new_tokens
     given = encoder if isinstance(encoder, Mapping) else {}
     mask = given.get(ENCODER_MASK)

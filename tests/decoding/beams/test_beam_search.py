@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -257,8 +258,9 @@ def test_no_length_is_the_encoders() -> None:
             4,
             4,
         ]
-        tensor = {**options, "max_new_tokens": torch.tensor(0)}
-        assert beam_search(model, start, encoder=masked, **tensor).lengths.tolist() == [3, 2]
+        for zero in (torch.tensor(0), np.int64(0)):
+            other = {**options, "max_new_tokens": zero}
+            assert beam_search(model, start, encoder=masked, **other).lengths.tolist() == [3, 2]
         with pytest.raises(ValueError, match="max_new_tokens must be at least 1 where no encoder's input has a length"):
             beam_search(model, start, **options)
 
