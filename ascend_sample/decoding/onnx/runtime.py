@@ -16,15 +16,6 @@ from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
 from ascend_sample.decoding.onnx import interface
 from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
 
-ONNX_TYPES = {
-    "tensor(float)": torch.float32,
-    "tensor(double)": torch.float64,
-    "tensor(int64)": torch.int64,
-    "tensor(int32)": torch.int32,
-    "tensor(uint8)": torch.uint8,
-    "tensor(bool)": torch.bool,
-}
-
 
 @dataclass(frozen=True)
 class OnnxCache:
@@ -85,7 +76,6 @@ class OnnxModel:
                 refuse("OnnxModel", "directory", f"hold {file}", str(directory), remedy, FileNotFoundError)
             sessions.append(onnxruntime.InferenceSession(str(path), options, providers=list(providers)))
         self.encoder, self.decoder = sessions
-        self.encoder_inputs = {value.name: ONNX_TYPES.get(value.type) for value in self.encoder.get_inputs()}
         for session, names in (
             (self.encoder.get_outputs(), interface.MEMORY_OUTPUTS),
             (self.decoder.get_inputs(), interface.DECODER_INPUTS),
@@ -93,6 +83,10 @@ class OnnxModel:
             found = tuple(value.name for value in session)
             if found != names:
                 refuse("OnnxModel", "directory", f"hold graphs with {list(names)}", list(found), "Use export_onnx.")
+        # "tensor(int16)": what is in the brackets is a name of torch's too.
+        self.encoder_inputs: dict[str, torch.dtype] = {
+            value.name: getattr(torch, value.type[len("tensor(") : -1]) for value in self.encoder.get_inputs()
+        }
         most = self.decoder.get_modelmeta().custom_metadata_map.get(interface.MAX_POSITIONS)
         self.max_positions = None if most is None else int(most)
 

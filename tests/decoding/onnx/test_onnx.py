@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.model import StepModel
-from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
+from ascend_sample.decoding.models.transformer_decoder import Decoder, DecoderConfig, EncoderDecoder
 from ascend_sample.decoding.onnx import OnnxModel, export, export_onnx, graphs
 from ascend_sample.decoding.onnx import runtime as onnx_runtime
 from ascend_sample.decoding.output import DecodeOutput
@@ -314,6 +314,27 @@ def test_many_weights_have_a_file_of_their_own(tmp_path: Path, monkeypatch: pyte
     values = torch.randn(3, 40)
     (found,) = session.run(None, {"x": values.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), layer(values).detach(), rtol=1e-5, atol=1e-5)
+
+
+class Pcm(nn.Module):
+    """An encoder of whole numbers, as a microphone gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 8)
+
+    def forward(self, pcm: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return self.linear(pcm.float()[:, :, None]), lengths
+
+
+def test_an_encoder_may_take_any_dtype(tmp_path: Path) -> None:
+    config = DecoderConfig(vocab_size=11, hidden_size=8, heads=2, layers=1)
+    model = EncoderDecoder(Pcm(), Decoder(config)).eval()
+    encoder = {"pcm": torch.arange(10, dtype=torch.int16).view(2, 5), "lengths": torch.tensor([5, 3])}
+    export_onnx(model, tmp_path, encoder, {"pcm": {1: "samples"}})
+    start = torch.ones(2, 1, dtype=torch.int64)
+    expected, found = model.prefill(start, **encoder).logits, OnnxModel(tmp_path).prefill(start, **encoder).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
 
 
 class TestBadModels:
