@@ -21,7 +21,7 @@ from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
 from ascend_sample.sampling import KeptSets
-from ascend_sample.sampling.requests.seeds import random_seeds
+from ascend_sample.sampling.requests.seeds import random_seeds, seed_bits
 from ascend_sample.sampling.rows.parameters import COLUMNS, Facts
 from ascend_sample.sampling.step import routes
 
@@ -227,7 +227,7 @@ def _seeds_of(asked: Sequence[Any]) -> Tensor:
     seeds = random_seeds(len(asked))
     for row, params in enumerate(asked):
         if params.sampling_seed is not None and params.n == 1:
-            seeds[row] = params.sampling_seed
+            seeds[row] = seed_bits(params.sampling_seed)
     return seeds
 
 

@@ -382,6 +382,13 @@ def test_a_seed_decides_alone_and_in_any_batch() -> None:
     assert texts(info) == [found[3], found[0], alone[3]]
 
 
+def test_a_seed_beyond_int64_is_one_too() -> None:
+    kind = batch_info()
+    adapter.note_host_values(kind, lambda: True)
+    found = texts(seeded(kind, [2**64 - 8, 2**63, -8]))
+    assert found[0] == found[2] != found[1]
+
+
 def test_copies_of_a_request_are_not_the_same_text() -> None:
     kind = batch_info()
     adapter.note_host_values(kind, lambda: True)
