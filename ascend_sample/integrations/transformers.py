@@ -22,7 +22,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from ascend_sample._errors import is_integer, refuse, show
+from ascend_sample._errors import is_integer, refuse, show_with_type
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
@@ -226,11 +226,10 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
         return random_seeds(rows)
     if is_integer(seeds):
         return derived_seeds(int(seeds), rows)
-    if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 and seeds.shape == (rows,):
-        return seeds.cpu()
-    values = seeds.tolist() if isinstance(seeds, Tensor) else seeds
-    if not isinstance(values, Sequence) or not all(map(is_integer, values)) or len(values) != rows:
-        got = f"{len(values)} of them" if isinstance(values, Sequence) else show(seeds)
+    values: Any = seeds.tolist() if isinstance(seeds, Tensor) else seeds
+    are_ints = isinstance(values, Sequence) and all(map(is_integer, values))
+    if not are_ints or len(values) != rows:
+        got = f"{len(values)} of them" if are_ints else show_with_type(seeds)
         rule = f"be None, an int, or {rows} ints, one for each returned sequence"
         refuse(NAME, "seeds", rule, got, "Give prompts times num_return_sequences many.")
     return torch.tensor([seed_bits(seed) for seed in values], dtype=torch.int64, device="cpu")

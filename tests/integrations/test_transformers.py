@@ -163,9 +163,19 @@ class TestSeeds:
         assert torch.equal(run(3), run(3))
         assert not torch.equal(run(3), run(4))
 
-    @pytest.mark.parametrize("seeds", [[1, 2], "123", [1.0, 2.0, 3.0], [True, 1, 2], 1.5])
-    def test_wrong_seeds(self, llama: Any, seeds: Any) -> None:
-        with pytest.raises(ValueError, match=r"fused_sampling: seeds must be None, an int, or 3 ints"):
+    @pytest.mark.parametrize(
+        ("seeds", "got"),
+        [
+            ([1, 2], "2 of them"),
+            ("123", "str '123'"),
+            ([1.0, 2.0, 3.0], r"list \[1.0, 2.0, 3.0\]"),
+            ([True, 1, 2], r"list \[True, 1, 2\]"),
+            (1.5, "float 1.5"),
+            (torch.ones(3, 1, dtype=torch.int64), r"a tensor of torch.int64 \[3, 1\]"),
+        ],
+    )
+    def test_wrong_seeds(self, llama: Any, seeds: Any, got: str) -> None:
+        with pytest.raises(ValueError, match=rf"fused_sampling: seeds must be None, an int, or 3 ints, .* got {got}\."):
             llama.generate(**padded(prompts()), **SAMPLING, custom_generate=fused_sampling, seeds=seeds)
 
 
