@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_integer, refuse, refuse_type
+from ascend_sample.decoding.checks import is_list
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
 from ascend_sample.decoding.onnx import interface
 from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
@@ -48,6 +49,7 @@ class OnnxModel:
 
     Raises:
         ImportError: onnxruntime is not installed.
+        TypeError: an argument has a wrong type.
         FileNotFoundError: a graph is not there.
         ValueError: a graph is not one of `export_onnx`.
 
@@ -63,6 +65,8 @@ class OnnxModel:
         providers: Sequence[str] = ("CPUExecutionProvider",),
         threads: int | None = None,
     ) -> None:
+        if not is_list(providers):
+            refuse_type("OnnxModel", "providers", "be a list of names", providers, "Put a single one into a list.")
         onnxruntime = interface.require("onnxruntime")
         options = onnxruntime.SessionOptions()
         if threads is not None:

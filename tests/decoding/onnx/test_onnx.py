@@ -354,6 +354,10 @@ class TestBadModels:
         with pytest.raises(ValueError, match="OnnxModel: threads must be at least 1, got 0"):
             OnnxModel(exported, threads=0)
 
+    def test_providers(self, exported: Path) -> None:
+        with pytest.raises(TypeError, match="OnnxModel: providers must be a list of names, got str 'CUDAExec"):
+            OnnxModel(exported, providers="CUDAExecutionProvider")
+
     def test_names_of_the_encoders_inputs(self, runtime: StepModel) -> None:
         message = r"OnnxModel: encoder must have the names \['features', 'lengths'\], got \['features'\]"
         with pytest.raises(ValueError, match=message):
