@@ -22,7 +22,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from ascend_sample._errors import is_integer, refuse, show_with_type
+from ascend_sample._errors import check_bool, is_integer, refuse, show_with_type
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
@@ -109,6 +109,7 @@ def decoded_by(
     model_kwargs: dict[str, Any],
 ) -> Any:
     """Does what `fused_sampling` does, around a loop that is transformers' `_sample`, bound to the model."""
+    check_bool(NAME, "keep_ties", keep_ties)
     mode = generation_config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         remedy = "Leave out what asks for another one, such as num_beams."
@@ -178,6 +179,7 @@ class SamplingLogitsProcessor(LogitsProcessor):
     ) -> None:
         values: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         SamplingParams(**values)
+        check_bool(type(self).__name__, "keep_ties", keep_ties)
         self._rows = UniformRows(keep_ties, **values)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

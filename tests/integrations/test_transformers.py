@@ -347,6 +347,16 @@ class TestKeptSets:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SamplingLogitsProcessor(**wrong)
 
+    def test_ties_are_kept_or_not(self, llama: Any) -> None:
+        for owner, call in {
+            "SamplingLogitsProcessor": lambda: SamplingLogitsProcessor(top_k=2, keep_ties=1),
+            "fused_sampling": lambda: llama.generate(
+                **padded(prompts()), **SAMPLING, custom_generate=fused_sampling, keep_ties="no"
+            ),
+        }.items():
+            with pytest.raises(TypeError, match=f"^{owner}: keep_ties must be True or False, got "):
+                call()
+
     def test_logits_of_another_shape(self) -> None:
         with pytest.raises(ValueError, match=r"filter_logits: logits must have shape .rows, vocab_size. .* got \[5\]"):
             SamplingLogitsProcessor(top_k=2)(None, torch.ones(5))
