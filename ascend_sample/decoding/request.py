@@ -141,11 +141,11 @@ def check_request(
         rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
         refuse(strategy, "options", rule, ", ".join(unknown), _advice_on(unknown), TypeError)
     check_model(strategy, "model", model)
-    if isinstance(input_ids, Mapping):
-        remedy = f"Give what it holds by name: {strategy}(model, **tokens, ...)."
-        refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, remedy)
     if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:
-        refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, "Convert it with torch.tensor(ids).")
+        remedy = "Convert it with torch.as_tensor(ids, dtype=torch.int64)."
+        if isinstance(input_ids, Mapping):
+            remedy = f"Give what it holds by name: {strategy}(model, **tokens, ...)."
+        refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, remedy)
     if input_ids.dim() != 2 or 0 in input_ids.shape:
         shape = list(input_ids.shape)
         remedy = "Give at least one prompt of at least one token; pad shorter ones and pass attention_mask."
@@ -284,12 +284,10 @@ def _checked_lengths(strategy: str, input_ids: Tensor, value: int | Sequence[int
     rule = f"be an int, or one for each of {batch_size} prompts"
     if not (is_list(value) or is_integer(value)):
         refuse_type(strategy, "max_new_tokens", rule, value, "Say how many tokens a row may get at most.")
-    lengths: list[Any] = list(value) if is_list(value) else [value] * batch_size
+    lengths = value if is_list(value) else [value] * batch_size
     if len(lengths) != batch_size:
         refuse(strategy, "max_new_tokens", rule, f"{len(lengths)} values", "Give as many as there are prompts.")
-    for length in lengths:
-        check_integer(strategy, "max_new_tokens", length, low=1)
-    return [int(length) for length in lengths]
+    return [check_integer(strategy, "max_new_tokens", length, low=1) for length in lengths]
 
 
 def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> list[int]:
@@ -297,7 +295,6 @@ def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> l
         value = value.tolist()
     if value is None:
         return []
-    tokens: list[Any] = list(value) if is_list(value) else [value]
-    for token in tokens:
-        check_integer(strategy, "eos_token_id", token, low=0)
-    return [int(token) for token in tokens]
+    if not (is_list(value) or is_integer(value)):
+        refuse_type(strategy, "eos_token_id", "be an int, or a list of them", value, "Give the tokens' ids.")
+    return [check_integer(strategy, "eos_token_id", token, low=0) for token in (value if is_list(value) else [value])]
