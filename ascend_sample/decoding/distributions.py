@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.model import StepOutput, entered
 from ascend_sample.decoding.places import Places
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
@@ -83,10 +82,6 @@ class RowSampling:
         if logits.dim() == 2:
             return self._draw(logits, position, position_here, noise)
         return self._draw(logits.flatten(0, 1), position.flatten()).view(position.shape)
-
-    def entered(self, output: StepOutput) -> StepOutput:
-        """Returns a model's output without NaN in its logits where that costs a look; all here know what NaN is."""
-        return entered(output) if output.logits.is_cpu else output
 
     def _draw(
         self, logits: Tensor, position: Tensor, position_here: Tensor | None = None, noise: Tensor | None = None

@@ -154,13 +154,15 @@ def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any, vocab_size
 
 
 def entered(output: StepOutput) -> StepOutput:
-    """Returns an output that `checked` has passed, with -inf for NaN in its logits.
+    """Returns an output that `checked` has passed, on a CPU with -inf for NaN in its logits.
+
+    There a look is cheaper than what NaN costs those who choose. They know what it is: on a device it stays.
 
     Example:
         >>> entered(StepOutput(torch.tensor([[0.5, torch.nan]]), None)).logits
         tensor([[0.5000,   -inf]])
     """
     logits = output.logits
-    if not logits.is_cpu or math.isnan(logits.amax().item()):  # on a CPU a look is cheaper than a copy
-        logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    return output if logits is output.logits else output._replace(logits=logits)
+    if not logits.is_cpu or not math.isnan(logits.amax().item()):
+        return output
+    return output._replace(logits=logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf))

@@ -188,11 +188,14 @@ def test_what_enters_is_not_copied_without_need(device: str) -> None:
     for dtype in model_module.DTYPES:
         logits = torch.ones(2, 3, dtype=dtype, device=device)
         output = entered(StepOutput(logits, "cache", logits))
-        assert output.logits.equal(logits)
-        assert output.logits.dtype == dtype
-        assert (output.logits is logits) == (device == "cpu")
+        assert output.logits is logits
         logits[1, 2] = NAN
-        assert entered(output._replace(logits=logits)).logits.tolist() == [[1.0] * 3, [1.0, 1.0, -INF]]
+        changed = entered(output).logits
+        if device == "cpu":
+            assert changed.tolist() == [[1.0] * 3, [1.0, 1.0, -INF]]
+            assert changed.dtype == dtype
+        else:
+            assert changed is logits, "what chooses knows what NaN is"
         assert logits[1, 2].isnan(), "the model's own stay as they are"
         assert output[1:] == ("cache", logits)
 

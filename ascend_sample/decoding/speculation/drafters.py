@@ -11,7 +11,7 @@ from torch import Tensor
 from ascend_sample._errors import check_bool, check_integer, refuse, refuse_result
 from ascend_sample.decoding.checks import has_methods, name_of
 from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
-from ascend_sample.decoding.model import StepModel, checked, decoded
+from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
@@ -158,7 +158,7 @@ class ModelDrafter:
             if step and needs_position:
                 position = position + 1
             output = decoded("ModelDrafter", self.model, given, cache, state.vocab_size)
-            logits, cache, _ = sampling.entered(output)
+            logits, cache, _ = entered(output)
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
                 token = sampling.draw(logits[:, -1], position)
             else:

@@ -16,7 +16,7 @@ from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
-from ascend_sample.decoding.model import StepModel, decoded
+from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
@@ -205,7 +205,7 @@ class _Run:
             return False
         self._sample_from(size)
         draft = self._draft(self._as_many(count), count, is_ragged=False)
-        output = self.sampling.entered(read_prompts(self.model, request, draft.tokens))
+        output = entered(read_prompts(self.model, request, draft.tokens))
         self.cache = output.cache
         self._judge(draft, output.logits)
         return True
@@ -226,7 +226,7 @@ class _Run:
             self.cache = self.model.rollback(self.cache, start)
         window = texts.window(start, self._readable(draft.tokens), is_ragged)
         output = decoded(STRATEGY, self.model, window, self.cache, self.vocab_size)
-        logits, self.cache, _ = self.sampling.entered(output)
+        logits, self.cache, _ = entered(output)
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)

@@ -198,7 +198,6 @@ def append_tokens(
         choose: a function that chooses what to append from the model's logits [rows, vocab_size].
     """
     logits, cache = start.logits, start.cache
-    is_cleaned = logits.is_cpu  # where a look is cheap; what chooses knows what NaN is
     for _ in steps_of(texts.request):
         choice = choose(logits)
         texts.append(choice)
@@ -207,5 +206,5 @@ def append_tokens(
         if texts.stand_in is not None:
             cache = model.reorder(cache, texts.stand_in)
         output = decoded(texts.request.strategy, model, choice.tokens[:, None], cache, start.logits.shape[1])
-        logits, cache = (entered(output) if is_cleaned else output).logits[:, -1], output.cache
+        logits, cache = entered(output).logits[:, -1], output.cache
     return texts.output()
