@@ -158,9 +158,6 @@ class _Run:
         self.verification: Verification | None = None
         self.texts = RaggedTexts(request, most=largest + 1)
         self.cache: Any = None
-        self.looked_of_rows = [0] * request.batch_size
-        self.accepted_of_rows = [0] * request.batch_size
-        self.zeros = torch.zeros_like(self.texts.lengths)
         room, self.lengths_here = read_together(request.max_new_tokens, self.texts.lengths)
         self._note_room(room.tolist())
         self.is_drafter_started = False
@@ -178,12 +175,12 @@ class _Run:
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
         if self.verification is not None:
-            self._judge(Draft(self.texts.tokens[:, :0], self.zeros), output.logits[:, None])
+            self._judge(Draft(self.texts.tokens[:, :0], self._as_many(0)), output.logits[:, None])
             return
         token = self.sampling.draw(output.logits, self.texts.lengths, self.lengths_here)
         emitted = self.texts.append(token[:, None], torch.ones_like(token))
         self.unseen = 1
-        self._read(output.logits[:, None], token[:, None], emitted, self.zeros, self.zeros)
+        self._read(output.logits[:, None], token[:, None], emitted, self._as_many(0), self._as_many(0))
 
     def start_with_drafts(self, count: int) -> bool:
         """Judges count drafts a row in the pass that reads the prompts, which saves a pass; returns whether it did.
@@ -260,7 +257,8 @@ class _Run:
 
     def rows_to_go(self) -> list[tuple[int, int]]:
         """Returns how many draft tokens were looked at, and accepted, of each row that is not done."""
-        rows = zip(self.room_of_rows, self.looked_of_rows, self.accepted_of_rows, strict=True)
+        of_rows = (counts.sum(dim=1).tolist() for counts in (self.drafted, self.accepted))
+        rows = zip(self.room_of_rows, *of_rows, strict=True)
         return [(looked, accepted) for room, looked, accepted in rows if room > 0]
 
     def result(self) -> DecodeOutput:
@@ -316,7 +314,7 @@ class _Run:
     def _as_many(self, count: int) -> Tensor:
         """Returns int64 [batch] of the same number, made once."""
         if count not in self.as_many:
-            self.as_many[count] = torch.full_like(self.zeros, count)
+            self.as_many[count] = torch.full_like(self.texts.lengths, count)
         return self.as_many[count]
 
     def _read(
@@ -359,11 +357,8 @@ class _Run:
         kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
         self.drafted[:, :count] += looked
         self.accepted[:, :count] += kept
-        new_looks, new_accepted = looked.sum(dim=1).tolist(), kept.sum(dim=1).tolist()
-        self.looked_of_rows = [sum(pair) for pair in zip(self.looked_of_rows, new_looks, strict=True)]
-        self.accepted_of_rows = [sum(pair) for pair in zip(self.accepted_of_rows, new_accepted, strict=True)]
         self._note_room(room.tolist())
-        return sum(new_looks), sum(new_accepted)
+        return int(looked.sum()), int(kept.sum())
 
     def _note_room(self, room_of_rows: list[int]) -> None:
         self.room_of_rows = room_of_rows
