@@ -174,13 +174,7 @@ class _Run:
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
-        if self.verification is not None:
-            self._judge(Draft(self.texts.tokens[:, :0], self._as_many(0)), output.logits[:, None])
-            return
-        token = self.sampling.draw(output.logits, self.texts.lengths, self.lengths_here)
-        emitted = self.texts.append(token[:, None], torch.ones_like(token))
-        self.unseen = 1
-        self._read(output.logits[:, None], token[:, None], emitted, self._as_many(0), self._as_many(0))
+        self._judge(Draft(self.texts.tokens[:, :0], self._as_many(0)), output.logits[:, None], self._noise(0))
 
     def start_with_drafts(self, count: int) -> bool:
         """Judges count drafts a row in the pass that reads the prompts, which saves a pass; returns whether it did.
