@@ -9,10 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from ascend_sample._errors import refuse
-from ascend_sample.decoding.places import is_trimmed_now, repeated_rows
+from ascend_sample.decoding.places import is_trimmed_now
 
 _SUPPORTED_LAYERS: Final = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -48,14 +47,6 @@ class AlignedCache:
         """Returns the cache after a pass over new tokens a row."""
         states, mask = self.encoder_states, self.encoder_mask  # once a step: dataclasses.replace would take longer
         return AlignedCache(past, self.lengths + new, self.width + new, self.has_holes, self.rollbacks, states, mask)
-
-    def encoder_output(self) -> BaseModelOutput:
-        """Returns what a model takes in place of the encoder's inputs."""
-        return BaseModelOutput(last_hidden_state=self.encoder_states)
-
-    def expanded(self, count: int) -> AlignedCache:
-        """Returns a cache of each row count times, in the same store."""
-        return self.reordered(repeated_rows(self.lengths, count))
 
     def reordered(self, index: Tensor) -> AlignedCache:
         """Returns a cache of the rows of index, in the same store."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from ascend_sample._errors import check_bool, refuse
 from ascend_sample.decoding.defaults import GenerationDefaults
@@ -24,7 +25,7 @@ from ascend_sample.decoding.models.transformers_positions import (
     positions_of_rows,
     takes_positions,
 )
-from ascend_sample.decoding.places import mask_of
+from ascend_sample.decoding.places import mask_of, repeated_rows
 
 ENCODER_PREFIX: Final = "encoder_"
 
@@ -89,7 +90,7 @@ class _TransformersModel(ABC):
 
     def expand(self, cache: AlignedCache, count: int) -> AlignedCache:
         """See `StepModel.expand`."""
-        return cache.expanded(count)
+        return cache.reordered(repeated_rows(cache.lengths, count))
 
     def reorder(self, cache: AlignedCache, index: Tensor) -> AlignedCache:
         """See `StepModel.reorder`."""
@@ -309,7 +310,8 @@ class EncoderDecoderModel(_TransformersModel):
             refuse(self.name, "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError)
 
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None) -> dict[str, Any]:
-        inputs: dict[str, Any] = {"decoder_input_ids": tokens, "encoder_outputs": cache.encoder_output()}
+        inputs: dict[str, Any] = {"decoder_input_ids": tokens}
+        inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=cache.encoder_states)
         if "decoder_attention_mask" in self.accepted:
             inputs["decoder_attention_mask"] = None if mask is None else mask.long()
         if "attention_mask" in self.accepted:

@@ -8,7 +8,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ascend_sample import hostcann
 from ascend_sample.decoding.models.transformers_cache import AlignedCache, live_columns
-from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM
+from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM, repeated_rows
 
 
 def store(lengths: list[int], device: str) -> AlignedCache:
@@ -46,7 +46,7 @@ def test_rows_move_and_are_rolled_back(device: str) -> None:
     assert cache.past.cross_attention_cache.layers[0].keys.flatten().tolist() == [2, 0, 1, 2]
     cache = cache.rolled_back(torch.tensor([2, 3, 0, 1], device=device))
     assert tokens_in(cache) == [[20, 21], [0, 1, 2], [], [20]]
-    cache = cache.expanded(2)
+    cache = cache.reordered(repeated_rows(cache.lengths, 2))
     assert tokens_in(cache) == [[20, 21], [20, 21], [0, 1, 2], [0, 1, 2], [], [], [20], [20]]
     assert cache.lengths.tolist() == [2, 2, 3, 3, 0, 0, 1, 1]
     assert cache.positions(2)[1:3].tolist() == [[2, 3], [3, 4]]
