@@ -162,10 +162,12 @@ def register() -> None:
     vllm_cpu.install()
     for module_name, class_name in REJECTION_SAMPLERS.items():
         when_imported(module_name, partial(_verify_drafts, class_name))
-    when_imported(INPUT_BATCH, _take_batches)
+    when_imported(INPUT_BATCH, lambda module: _note_host_values(module.InputBatch))
+    when_imported(INPUT_BATCH, lambda module: _count_draws(module.InputBatch))
     has_v2 = _minor(version) in V2_VERSIONS
     if has_v2:
-        when_imported(V2_INTERFACE, _take_v2)
+        when_imported(V2_INTERFACE, lambda module: vllm_v2.install(module.ModelState))
+        when_imported(V2_REJECTION_SAMPLER, lambda module: vllm_v2.install_drafts(module.RejectionSampler))
     else:
         when_imported(V2_SAMPLER, lambda module: vllm_v2.leave(module.Sampler))
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
@@ -207,19 +209,7 @@ def _draw_every_step(module: Any) -> None:
 
 
 def _verify_drafts(class_name: str, module: Any) -> None:
-    sampler = getattr(module, class_name, None)
-    if sampler is not None:
-        vllm_drafts.install(sampler)
-
-
-def _take_batches(module: Any) -> None:
-    _note_host_values(module.InputBatch)
-    _count_draws(module.InputBatch)
-
-
-def _take_v2(module: Any) -> None:
-    vllm_v2.install(module.ModelState)
-    when_imported(V2_REJECTION_SAMPLER, lambda samplers: vllm_v2.install_drafts(samplers.RejectionSampler))
+    vllm_drafts.install(getattr(module, class_name, None))
 
 
 def _replacement(original: type[Any]) -> type[Any]:

@@ -32,11 +32,11 @@ ASCEND_BLOCK_LENGTH: Final = 3
 """vllm_ascend's block rule needs so many drafts."""
 
 
-def install(rejection_sampler: type[Any]) -> None:
+def install(rejection_sampler: type[Any] | None) -> None:
     """Lets V1's rejection sampler, or vllm_ascend's, verify drafts here; a second call changes nothing.
 
     Args:
-        rejection_sampler: the class, whose `forward` is replaced.
+        rejection_sampler: the class, whose `forward` is replaced; None where an engine has none.
     """
 
     @replacing(rejection_sampler, "forward")
