@@ -16,6 +16,8 @@ from torch import Tensor
 SHOWN_BITS: Final = 128
 """Python refuses to print integers of thousands of digits; nobody would read them."""
 SHOWN_CHARACTERS: Final = 60
+LARGEST_INTEGER: Final = 2**63 - 1
+"""No size and no id is larger, because tensors of these are int64."""
 
 
 class _OneLine(reprlib.Repr):
@@ -111,12 +113,13 @@ def to_float(value: Any) -> float:
 
 
 def check_integer(owner: str, name: str, value: object, *, low: int, high: int | None = None) -> int:
-    """Returns value as an int if it is an integer from low to high, and raises if not."""
+    """Returns value as an int if it is an integer from low to high (`LARGEST_INTEGER` unless given); raises if not."""
     if not is_integer(value):
         refuse_type(owner, name, "be an int", value, "Convert it with int().")
     number = int(value)
-    if number < low or (high is not None and number > high):
-        rule = f"be at least {low}" if high is None else f"be in [{low}, {high}]"
+    most = LARGEST_INTEGER if high is None else high
+    if not low <= number <= most:
+        rule = f"be at least {low}" if high is None and number < low else f"be in [{low}, {most}]"
         refuse(owner, name, rule, number, "Use a value of that range.")
     return number
 

@@ -66,6 +66,14 @@ def beams(**options: Any) -> object:
     return decoding.beam_search(model, torch.tensor([[1]]), **{"num_beams": 2, "max_new_tokens": 2, **options})
 
 
+@pytest.mark.parametrize("name", ["num_beams", "max_new_tokens", "eos_token_id", "pad_token_id"])
+def test_integers_that_no_tensor_holds_are_refused(name: str) -> None:
+    low = 0 if name.endswith("_id") else 1
+    message = rf"^beam_search: {name} must be in \[{low}, 9223372036854775807\], got 9223372036854775808\. "
+    with pytest.raises(ValueError, match=message):
+        beams(**{name: 2**63})
+
+
 def test_no_other_module_writes_the_sentence() -> None:
     """An argument, "must", a rule, "got", a value, a remedy: whoever raises it calls `refuse`."""
     found = {}
