@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -45,8 +45,8 @@ def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tup
     """Returns a function, or streamers in a tuple, also one alone; `Listening` checks how many there are."""
     if listener is None:
         return None
-    streamers = listener if is_list(listener) else [listener]
-    if _are_streamers(streamers):
+    streamers: Sequence[Any] = listener if is_list(listener) else [listener]
+    if streamers and all(has_methods(one, STREAMER_METHODS) for one in streamers):
         if len(set(map(id, streamers))) < len(streamers):
             rule, remedy = "be a streamer of its own for each row", "Make as many as there are rows."
             refuse(strategy, "on_tokens", rule, f"{show_with_type(streamers[0])} more than once", remedy)
@@ -55,10 +55,6 @@ def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tup
         rule = "be a function of tokens and counts, a streamer with put and end, or a list of streamers"
         refuse_type(strategy, "on_tokens", rule, listener, "Make a function for all rows, or a streamer for each.")
     return listener
-
-
-def _are_streamers(values: Sequence[object]) -> TypeGuard[Sequence[Streamer]]:
-    return len(values) > 0 and all(has_methods(one, STREAMER_METHODS) for one in values)
 
 
 def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | None) -> None:

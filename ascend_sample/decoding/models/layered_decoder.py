@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +61,8 @@ class LayeredDecoder(nn.Module, ABC):
         hidden = self._embed(tokens, places)
         visible = self._visible(places, extent)
         for number, layer in enumerate(self._layers()):
-
-            def grow(keys: Tensor, values: Tensor, number: int = number) -> tuple[Tensor, Tensor]:
-                return append(number, keys, values)
-
             keys, values = memory_of(number)
+            grow = partial(append, number)
             hidden = self._run_layer(layer, hidden, grow, visible, (keys, values), memory_visible[:, None, None])
         return self._finish(hidden)
 
