@@ -297,4 +297,6 @@ def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> l
         return []
     if not (is_list(value) or is_integer(value)):
         refuse_type(strategy, "eos_token_id", "be an int, or a list of them", value, "Give the tokens' ids.")
-    return [check_integer(strategy, "eos_token_id", token, low=0) for token in (value if is_list(value) else [value])]
+    tokens = value if is_list(value) else [value]
+    # A token that is named twice is one: beams have candidates for each.
+    return list(dict.fromkeys(check_integer(strategy, "eos_token_id", token, low=0) for token in tokens))

@@ -155,6 +155,14 @@ def test_a_seed_draws_the_same_alone_and_in_a_batch() -> None:
     assert together.to_lists()[:2] != together.to_lists()[8:], "another seed must draw something else"
 
 
+def test_a_stop_token_that_is_named_twice_is_one() -> None:
+    model, prompt = table_model(random_table(11, seed=3)), torch.tensor([[1]])
+    for seed in range(9):
+        options: dict[str, Any] = {"params": SamplingParams(seed=seed), "max_new_tokens": 5, "num_beams": 2}
+        once, thrice = (beam_sample(model, prompt, eos_token_id=ids, **options) for ids in (3, [3, 3, 3]))
+        assert once.to_lists() == thrice.to_lists()
+
+
 def test_seeds_come_from_the_generator_where_none_is_given() -> None:
     model, ids = tiny_model(vocab_size=30, sharpness=0.5), torch.tensor([[1, 2]] * 4)
 
