@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from kept_oracle import Race
@@ -12,14 +14,15 @@ from ascend_sample.sampling.reference.distribution import target_distribution
 from ascend_sample.sampling.reference.states import moved_average, moved_bound
 from tests.decoding.planting import caught
 
-ALIKE = {"top_k": 20, "top_p": 0.9, "kept": True}
-"""One call of a device draws such rows, and leaves what it has kept."""
+ALIKE: tuple[dict[str, Any], ...] = ({"top_k": 20, "top_p": 0.9}, {"top_p": 0.9})
+"""One call of a device draws such rows, by rank or by segment, and leaves what it has kept."""
 
 
-def alike(temperature: float) -> list[SamplingParams]:
+def alike(temperature: float, mirostat: int, **filters: Any) -> list[SamplingParams]:
     """Rows that are drawn together; the states of the last ones follow those of the first."""
-    kinds = [{"mirostat_tau": 3.0}] * 5 + [{"adaptive_target": 0.3}] * 5
-    return [SamplingParams(seed=row, temperature=temperature, **ALIKE, **kind) for row, kind in enumerate(kinds)]
+    kinds = [{"mirostat_tau": 3.0}] * mirostat + [{"adaptive_target": 0.3}] * (10 - mirostat)
+    asked = {"temperature": temperature, "kept": True} | filters
+    return [SamplingParams(seed=row, **asked, **kind) for row, kind in enumerate(kinds)]
 
 
 def check_states(device: str) -> None:
@@ -27,7 +30,9 @@ def check_states(device: str) -> None:
     assert new_batch(requests(2), device).states[1] == (8.0,)
     check_steps([*requests(18), SamplingParams(seed=14, epsilon_cutoff=1e-4)], device)
     for temperature in (0.7, 1.0):
-        check_steps(alike(temperature), device)
+        for filters in ALIKE:
+            check_steps(alike(temperature, 5, **filters), device)
+    check_steps(alike(0.7, 0), device)
 
 
 def check_steps(params: list[SamplingParams], device: str) -> None:

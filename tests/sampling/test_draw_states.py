@@ -309,12 +309,12 @@ def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict
 
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}], ids=str)
 @pytest.mark.parametrize(
-    ("fields", "others", "launches"),
+    ("fields", "others", "launches", "with_top_k"),
     [
-        ({"mirostat_tau": 3.0}, 0, 19),
-        ({"mirostat_tau": 3.0}, 1, 24),
-        ({"adaptive_target": 0.3}, 0, 22),
-        ({"adaptive_target": 0.3}, 1, 26),
+        ({"mirostat_tau": 3.0}, 0, 18, 18),
+        ({"mirostat_tau": 3.0}, 1, 23, 23),
+        ({"adaptive_target": 0.3}, 0, 14, 21),
+        ({"adaptive_target": 0.3}, 1, 19, 25),
     ],
 )
 def test_launches_beside_those_of_a_step_without(
@@ -322,12 +322,14 @@ def test_launches_beside_those_of_a_step_without(
     fields: dict[str, float],
     others: int,
     launches: int,
+    with_top_k: int,
     counting: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A row of adaptive-p with top-k is drawn twice, since ranks race with other noise."""
     plain = SamplingParams(seed=1, temperature=0.7, **filters)
     without = cost_of(monkeypatch, [plain] * (1 + others))
     costs = cost_of(monkeypatch, [replace(plain, **fields), *[plain] * others])
-    assert costs["launches"] - without["launches"] == launches
+    assert costs["launches"] - without["launches"] == (with_top_k if "top_k" in filters else launches)
     assert costs["waits"] == 0
-    assert costs["copies"] == {"h2d": 2 if "adaptive_target" in fields else 1}  # noise of its own
+    assert costs["copies"] == {"h2d": 2 if "adaptive_target" in fields and "top_k" in filters else 1}

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.draws.segmented import draw_from_segments, whole_segments
-
 WIDTH: Final = 0.3
 """Of probabilities that are near to one another."""
 SHARPNESS: Final = 10.0
@@ -69,7 +67,9 @@ class Dense:
         self._values, self._is_other = values, is_other
         self._found: Tensor | None = None
 
-    def _probabilities(self) -> Tensor:
+    @property
+    def probabilities(self) -> Tensor:
+        """Returns all of them, float32 [rows, vocab_size]."""
         if self._found is None:
             self._found = self._values.softmax(1)
         return self._found
@@ -81,20 +81,16 @@ class Dense:
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
         """Writes the probabilities themselves to a float32 [rows]."""
-        torch.gather(self._probabilities(), 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
+        torch.gather(self.probabilities, 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
 
-    def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
-        """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
+    def weigh_near(self, wanted: Tensor, ones: Tensor, out: Tensor) -> Tensor:
+        """Writes weights by `nearness`, float32 [rows, vocab_size], and returns them.
 
         Args:
             wanted: float32 [rows, 1], a probability each.
             ones: float32 [rows, 1].
-            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
+            out: where they are written.
         """
-        rows, vocab_size = self._values.shape
-        segments = whole_segments(rows, vocab_size, self._values.device)
-        weights = segments[:, :vocab_size]
         # What is dropped is infinitely far.
-        torch.add(self._probabilities(), self._values, alpha=INFINITESIMAL, out=weights)
-        nearness(weights.sub_(wanted), ones, out=weights)
-        return draw_from_segments(segments, vocab_size, noise)
+        torch.add(self.probabilities, self._values, alpha=INFINITESIMAL, out=out)
+        return nearness(out.sub_(wanted), ones, out=out)

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 from ascend_sample.sampling.draws.best_tokens import best_entries
 from ascend_sample.sampling.draws.weights import base_of
+
+
+class Weighing(Protocol):
+    """A rule that changes what is drawn."""
+
+    def __call__(self, kept: Tensor, weights: Tensor, status: Tensor) -> None:
+        """Changes the weights of rows before a draw by segments.
+
+        Args:
+            kept: as of `Leftover`.
+            weights: float32 [rows, vocab_size], the exponentials of what is kept.
+            status: int8 [rows].
+        """
 
 
 @dataclass
@@ -18,6 +32,8 @@ class Leftover:
         count: how many of the best tokens are looked for.
         lanes: as for `best_entries`.
         is_filtered: what the filters keep is wanted; else the best of the logits that are drawn from.
+        weighing: what a draw by segments lets change the weights.
+        status: int8 [rows].
         best_ids: int64 [rows, count], the first of the total order.
         base: float32 [rows, 1], as `base_of` has it.
         kept: float32 [rows, vocab_size], logits less their maximum, divided by the temperature, -inf where a filter
@@ -27,6 +43,8 @@ class Leftover:
     count: int
     lanes: Tensor | None
     is_filtered: bool
+    weighing: Weighing | None = None
+    status: Tensor = field(init=False)
     best_ids: Tensor = field(init=False)
     base: Tensor = field(init=False)
     kept: Tensor = field(init=False)

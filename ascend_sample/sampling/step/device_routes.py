@@ -225,6 +225,8 @@ class Segments:
         kept = self._weigh(values, weights)
         if left is not None:
             left.kept = kept
+            if left.weighing is not None:
+                left.weighing(kept, weights, left.status)
         return draw_from_segments(segments, vocab_size, noise)
 
     def _weigh(self, values: Tensor, weights: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.kept_choices import Dense, Told
-from ascend_sample.sampling.draws.leftover import Leftover
+from ascend_sample.sampling.draws.leftover import Leftover, Weighing
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.draws.segmented import lanes_of
+from ascend_sample.sampling.draws.segmented import draw_from_segments, lanes_of, whole_segments
 from ascend_sample.sampling.edits.slots import HeldSlots
 from ascend_sample.sampling.rows.parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.rows.table import to_device
@@ -33,32 +33,56 @@ ANY_PROBABILITY: Final = -1.0
 """Asked where a token may have any, and is told of."""
 
 
-class StepStates(NamedTuple):
-    """What rows remember after a step.
+class MovedStates(NamedTuple):
+    """What the rows of one rule remember after a step.
 
     Attributes:
         rows: their places in the batch.
-        values: float32 [rows, `STATE_WIDTH`].
-        slots: int64 [rows], where it belongs.
+        slots: where it belongs.
+        is_ok: bool [rows, 1], whether the row moves.
+        moved: float32 [rows, `STATE_WIDTH`], what it remembers then.
+        before: what it has remembered, and does still if it does not move.
     """
 
     rows: Sequence[int]
-    values: Tensor
-    slots: Tensor
+    slots: HeldSlots
+    is_ok: Tensor
+    moved: Tensor
+    before: Tensor
+
+    def values(self, out: Tensor | None = None) -> Tensor:
+        """Returns what all of the rows remember, float32 [rows, `STATE_WIDTH`]."""
+        return torch.where(self.is_ok, self.moved, self.before, out=out)
+
+    def keep(self, held: Tensor) -> None:
+        """Writes it to the slots that a batch holds: in one launch where they follow one another."""
+        if self.slots.part is None:
+            held.index_copy_(0, self.slots.there, self.values())
+        else:
+            self.values(out=held[self.slots.part])
+
+
+class StepStates(NamedTuple):
+    """What rows remember after a step, by rules; it is put together where somebody reads it."""
+
+    parts: Sequence[MovedStates]
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Returns their places in the batch."""
+        return [row for part in self.parts for row in part.rows]
+
+    @property
+    def values(self) -> Tensor:
+        """Returns what they remember, float32 [rows, `STATE_WIDTH`]."""
+        return torch.cat([part.values() for part in self.parts])
 
     def keep(self, batch: SamplingBatch) -> None:
         """Lets the batch remember it: for steps that were taken without ``advance``, before rows come or move."""
         held = batch.row_edits.states.values
         assert held is not None, "its rows hold slots"
-        held.index_copy_(0, self.slots, self.values)
-
-    @classmethod
-    def joined(cls, parts: Sequence[StepStates]) -> StepStates:
-        """Returns those of all parts."""
-        if len(parts) == 1:
-            return parts[0]
-        rows = [row for part in parts for row in part.rows]
-        return cls(rows, torch.cat([part.values for part in parts]), torch.cat([part.slots for part in parts]))
+        for part in self.parts:
+            part.keep(held)
 
 
 class StepOfBatch(NamedTuple):
@@ -105,6 +129,13 @@ class RememberingRows:
             part.write_near(batch, self._near)
         return self._near
 
+    def weighing(self, batch: SamplingBatch) -> Weighing | None:
+        """Returns what a draw of all rows by segments lets change their weights: adaptive-p, if any row has it."""
+        for part in self._parts:
+            if part.is_adaptive:
+                return NearWeights(part, batch)
+        return None
+
     def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Returns what is drawn by what rows remember, and what they remember after it.
 
@@ -117,7 +148,7 @@ class RememberingRows:
         for part in self._parts:
             drawn, moved = part.after(drawn, step)
             states.append(moved)
-        return drawn, StepStates.joined(states)
+        return drawn, StepStates(states)
 
 
 class _RowsOfRule:
@@ -153,22 +184,50 @@ class _RowsOfRule:
             else:
                 near.index_copy_(0, self._there, wanted)
 
-    def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
+    @property
+    def is_adaptive(self) -> bool:
+        """Tells whether the rule changes what is drawn."""
+        return isinstance(self._rule, AdaptiveP)
+
+    def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, MovedStates]:
         """Does what `RememberingRows.after` does."""
-        batch = step.batch
-        before, token_ids = batch.row_edits.states.read(self._slots), self._of_batch(drawn.token_ids)
-        choices, is_ok = self._choices(step), self._of_batch(drawn.status) == RowStatus.OK
+        batch, token_ids = step.batch, self._of_batch(drawn.token_ids)
+        weighed = None if step.left is None else step.left.weighing
+        if self.is_adaptive and isinstance(weighed, NearWeights) and weighed.found is not None:
+            return drawn, self._moved(*weighed.found, token_ids)
+        before, is_ok = self._before(batch, drawn.status)
+        choices = self._choices(step)
         if isinstance(self._rule, AdaptiveP) and isinstance(choices, Dense):
             seed = batch.seed
             reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
             keys = DrawKeys(batch.host.seed, batch.host.position)
             noise = noise_of_groups([reading], None, keys, step.purpose)[0]
             assert noise is not None, "it has lanes"
-            token_ids = torch.where(is_ok, self._rule.drawn(choices, before, noise), token_ids)
+            token_ids = torch.where(is_ok.squeeze(1), self._rule.drawn(choices, before, noise), token_ids)
             drawn = drawn._replace(token_ids=self._in_batch(token_ids, drawn.token_ids))
+        return drawn, self._moved(before, is_ok, choices, token_ids)
+
+    def weigh(self, batch: SamplingBatch, kept: Tensor, weights: Tensor, status: Tensor) -> Weighed:
+        """Lets these of all rows weigh what is near, as `Weighing` has it, unless their status is not OK."""
+        assert isinstance(self._rule, AdaptiveP), "others draw as usual"
+        before, is_ok = self._before(batch, status)
+        of_rows = self._of_batch(weights)
+        choices = Dense(self._of_batch(kept))
+        near = self._rule.weigh(choices, before, out=torch.empty_like(of_rows))
+        if self._there is None:
+            torch.where(is_ok, near, weights, out=weights)
+        else:
+            weights.index_copy_(0, self._there, torch.where(is_ok, near, of_rows, out=near))
+        return Weighed(before, is_ok, choices)
+
+    def _before(self, batch: SamplingBatch, status: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what the rows remember, and whether they are drawn from, bool [rows, 1]."""
+        is_ok = self._of_batch(status) == RowStatus.OK
+        return batch.row_edits.states.read(self._slots), is_ok.unsqueeze(1)
+
+    def _moved(self, before: Tensor, is_ok: Tensor, choices: Dense | Told, token_ids: Tensor) -> MovedStates:
         moved = self._rule.moved(before, choices, token_ids)
-        states = torch.where(is_ok.unsqueeze(1), moved, before)
-        return drawn, StepStates(self._row_list, states, self._slots.there)
+        return MovedStates(self._row_list, self._slots, is_ok, moved, before)
 
     def _choices(self, step: StepOfBatch) -> Dense | Told:
         if step.logits.is_cpu:
@@ -185,6 +244,33 @@ class _RowsOfRule:
 
     def _in_batch(self, of_rows: Tensor, of_batch: Tensor) -> Tensor:
         return of_rows if self._there is None else of_batch.index_copy(0, self._there, of_rows)
+
+
+class Weighed(NamedTuple):
+    """What was found as rows were weighed: as of `_RowsOfRule`."""
+
+    before: Tensor
+    is_ok: Tensor
+    choices: Dense
+
+
+class NearWeights:
+    """How one step weighs those rows that follow adaptive-p.
+
+    Args:
+        rows: these.
+        batch: theirs.
+
+    Attributes:
+        found: None where the draw was of another kind, and has not asked.
+    """
+
+    def __init__(self, rows: _RowsOfRule, batch: SamplingBatch) -> None:
+        self._rows, self._batch = rows, batch
+        self.found: Weighed | None = None
+
+    def __call__(self, kept: Tensor, weights: Tensor, status: Tensor) -> None:
+        self.found = self._rows.weigh(self._batch, kept, weights, status)
 
 
 class Mirostat:
@@ -227,9 +313,22 @@ class AdaptiveP:
         missing = torch.addcdiv(self._twice_the_target, before[:, :1], before[:, 1:], value=-1)
         return missing.clamp_(0, 1)
 
+    def weigh(self, choices: Dense, before: Tensor, out: Tensor) -> Tensor:
+        """Writes the weights of what is near to the probabilities that are wanted, float32 [rows, vocab_size]."""
+        return choices.weigh_near(self.wanted(before), self._ones, out)
+
     def drawn(self, choices: Dense, before: Tensor, noise: Tensor) -> Tensor:
-        """Returns tokens, int64 [rows], whose probabilities are near to what is wanted: by noise, as of `Dense`."""
-        return choices.drawn_near(self.wanted(before), self._ones, noise)
+        """Returns tokens, int64 [rows], whose probabilities are near to what is wanted.
+
+        Args:
+            choices: what is left to the rows.
+            before: float32 [rows, `STATE_WIDTH`].
+            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
+        """
+        rows, vocab_size = choices.probabilities.shape
+        segments = whole_segments(rows, vocab_size, before.device)
+        self.weigh(choices, before, out=segments[:, :vocab_size])
+        return draw_from_segments(segments, vocab_size, noise)
 
     def moved(self, before: Tensor, choices: Dense | Told, token_ids: Tensor) -> Tensor:
         """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""

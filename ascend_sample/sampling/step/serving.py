@@ -207,6 +207,8 @@ def serve(
     assert constants is not None, "statuses are asked for"
     noise = _noise_of_all(logits[0], placement, position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
+    if left is not None:
+        left.status = status
     overwritten = None if is_read_again else edited
     return RowsOutput(_tokens(logits, placement, noise, overwritten, left), status)
 

@@ -90,7 +90,7 @@ class WholeSteps:
         kept = None
         if plan.kept is not None:
             kept = plan.kept.begun(plan.states.near(batch) if plan.states is not None and logits.is_cpu else None)
-        left_kept = self._left_for_states(plan, left)
+        left_kept = self._left_for_states(plan, batch, left)
         has_sets = kept is not None and len(kept.asked.asking.rows) > 0
         edited = None
         if not logits.is_cpu and (has_sets or self._reads_edited_again(plan, left, left_kept)):
@@ -213,12 +213,12 @@ class WholeSteps:
             return None
         return RankedRows(asking.there, asking.most, mode.is_normalised, mode.is_processed)
 
-    def _left_for_states(self, plan: StepPlan, left: Leftover | None) -> Leftover | None:
+    def _left_for_states(self, plan: StepPlan, batch: SamplingBatch, left: Leftover | None) -> Leftover | None:
         """Returns where the draw leaves what its filters keep for rows that remember; None: they look for it again."""
         if plan.states is None or not plan.placement.leaves_kept:
             return None
         if left is None:
-            return Leftover(0, None, is_filtered=True)
+            return Leftover(0, None, is_filtered=True, weighing=plan.states.weighing(batch))
         return left if left.is_filtered else None
 
     def logprobs_of(
