@@ -36,7 +36,7 @@ def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tens
     """
     # d^2 / (1 + d) is (1 + d) + 1 / (1 + d) - 2: no infinity is divided by another one, and it takes a launch less.
     widened = distances.abs_().add_(WIDTH)
-    return torch.pow(FALL, torch.addcdiv(widened, ones, widened, value=WIDTH**2), out=out)
+    return torch.pow(FALL, widened.addcdiv_(ones, widened, value=WIDTH**2), out=out)
 
 
 class Told(NamedTuple):
