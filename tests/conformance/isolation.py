@@ -9,7 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.warm_python import run_warm
+
 TIMEOUT_SECONDS = 120
+IMPORTED_FIRST = ("pytest", "numpy", "cffi.cparser")
+"""What the modules of the suite import beside hostcann: most of the time of such a process."""
 
 
 def own_process(**environment: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -41,15 +45,7 @@ def run_in_process(
     """Calls a function of a test module in a new process."""
     package, _, _ = __name__.rpartition(".")
     folder = Path(__file__).parents[package.count(".") + 1]
-    return subprocess.run(
-        [sys.executable, *program_of(test, arguments)],
-        env=os.environ | environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    return run_warm(program_of(test, arguments), os.environ | environment, folder, TIMEOUT_SECONDS, IMPORTED_FIRST)
 
 
 def program_of(test: Callable[..., None], arguments: dict[str, object]) -> list[str]:

@@ -1,6 +1,6 @@
 """Runs programs in new processes that need not import torch first: forks of one that has imported nothing but it.
 
-A process of its own is what many tests are about, and importing torch is most of the time that it takes. The server is
+A process of its own is what many tests are about, and importing is most of the time that it takes. The server is
 a Python without this package, without torch_npu and without hostcann, so that a fork sees each of them as new: it loads
 their libraries, reads the environment and is judged at its end like any process. Where the environment names a home of
 hostcann, its libraries are loaded, in place of LD_LIBRARY_PATH, which is read when a program starts, and then torch's
@@ -35,7 +35,11 @@ _LOCK = threading.Lock()
 
 
 def run_warm(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: int
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    seconds: int,
+    first: tuple[str, ...] = IMPORTED_FIRST,
 ) -> subprocess.CompletedProcess[str]:
     """What subprocess.run of a Python with these arguments gives, without the time to import torch.
 
@@ -44,6 +48,7 @@ def run_warm(
         environment: all variables of the process, of which PYTHONPATH is obeyed.
         folder: where it runs.
         seconds: after which it is killed by SIGALRM.
+        first: the modules that it finds imported.
 
     Raises:
         ValueError: a variable is another than here that a fork does not read.
@@ -62,16 +67,16 @@ def run_warm(
             "stderr": str(stderr),
         }
         with _LOCK:
-            status = _ask(_server(os.getpid()), request)
+            status = _ask(_server(os.getpid(), first), request)
         return subprocess.CompletedProcess(list(arguments), status, stdout.read_text(), stderr.read_text())
 
 
 @functools.cache
-def _server(owner: int) -> subprocess.Popen[str]:
-    """The server of this process; it ends with its standard input."""
+def _server(owner: int, first: tuple[str, ...]) -> subprocess.Popen[str]:
+    """The server of this process with these modules; it ends with its standard input."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_UNKNOWN_TO_THE_SERVER)}
     environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    command = [sys.executable, __file__]
+    command = [sys.executable, __file__, *first]
     server = subprocess.Popen(
         command, env=environment, cwd="/", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -150,7 +155,7 @@ def _fresh_main() -> Any:
 
 
 if __name__ == "__main__":
-    for name in IMPORTED_FIRST:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else each fork, when it ends, walks and thereby copies all that was imported
