@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import shutil
 import subprocess
@@ -43,6 +44,7 @@ def emulator() -> list[str]:
 
 def main() -> int:
     """The exit status."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     prefix = emulator()
     print("building", flush=True)
     native = build_programs.build(build_programs.NATIVE)

@@ -9,6 +9,7 @@ ends the program with a report; results must be the same as without sanitizers.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ OPTIONS = {"ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 def main() -> int:
     """The exit status."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     folder = build_programs.ROOT / "build" / "cpu"
     native = build_programs.build(build_programs.NATIVE)
     calls = make_calls(rows=3000)

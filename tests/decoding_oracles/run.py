@@ -6,6 +6,7 @@ The models are tiny and random; nothing is downloaded but the packages.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ TESTS = ("group_beam_parity.py", "contrastive_parity.py")
 
 def main() -> int:
     """Run the tests in the environment."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     python = environment_of(HERE / "requirements.txt", BUILD / "environment")
     environment = variables(BUILD, (ROOT, HERE))

@@ -7,6 +7,7 @@ for which of the reasons that docs/requests.md names.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -51,6 +52,8 @@ def passes(test: Path) -> bool:
 
 def main() -> int:
     """Run the tests, or where a command is given, that with llama.cpp beside this project."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_known_args(sys.argv[1:2])  # --help further on is the command's
     BUILD.mkdir(parents=True, exist_ok=True)
     install()
     if sys.argv[1:]:

@@ -1,7 +1,11 @@
-"""The statistical tests in full: `make test-statistics`. Some minutes; tables of what the gates can see at the end."""
+"""The statistical tests in full: `make test-statistics`. Some minutes; tables of what the gates can see at the end.
+
+All arguments but --help are pytest's own.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -33,8 +37,10 @@ class Progress:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    _, arguments = parser.parse_known_args()
     os.environ["ASCEND_SAMPLE_STATISTICS"] = "long"
-    return pytest.main([str(Path(__file__).parent), "-q", *sys.argv[1:]], plugins=[Progress()])
+    return pytest.main([str(Path(__file__).parent), "-q", *arguments], plugins=[Progress()])
 
 
 if __name__ == "__main__":
