@@ -1,15 +1,18 @@
 """Misuse that a device would punish later, or never: hostcann must notice each one when it happens."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 from . import control
-from .cann import Arguments, Buffer, Device, abi, acl, aclnn, check, check_refused, ffi, recent_message
+from .cann import ROOT, Arguments, Buffer, Device, abi, acl, aclnn, check, check_refused, ffi, recent_message
 from .hand_worked import MIXED, NO_P, ONES
-from .isolation import own_process, run_in_process
+from .isolation import TIMEOUT_SECONDS, own_process, program_of
 
 pytestmark = pytest.mark.hostcann_only
 
@@ -239,5 +242,7 @@ def read_device_memory_on_the_host() -> None:
 
 
 def test_host_access_to_device_memory_faults() -> None:
-    result = run_in_process(read_device_memory_on_the_host, {}, {"ASAN_OPTIONS": "handle_segv=0"})
+    command = [sys.executable, *program_of(read_device_memory_on_the_host, {})]
+    environment = os.environ | {"ASAN_OPTIONS": "handle_segv=0"}  # which a fork would not read
+    result = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert result.returncode == -signal.SIGSEGV, f"{result.stdout}\n{result.stderr}"

@@ -28,7 +28,7 @@ from typing import Any
 
 IMPORTED_FIRST = ("torch", "pytest", "torch.distributed._tensor.experimental", "torch.distributed.checkpoint")
 """What nearly every program of the tests imports, by itself or because torch_npu does."""
-_OF_THE_SERVER = ("LD_PRELOAD", "OMP_NUM_THREADS")
+_OF_THE_SERVER = ("LD_PRELOAD", "OMP_NUM_THREADS", "ASAN_OPTIONS")
 """Variables that are read when a program starts: a fork has the server's."""
 _UNKNOWN_TO_THE_SERVER = ("ASCEND", "HOSTCANN", "LD_LIBRARY_PATH", "PYTHONPATH")
 _LOCK = threading.Lock()
