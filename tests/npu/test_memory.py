@@ -261,9 +261,13 @@ def test_too_many_logits(route: str, emulated: None) -> None:
         with pytest.raises(ValueError, match=must):
             sample(logits, 5, 0.5)
         scratch.release()
+        k, p = (torch.full((819,), value, device="npu") for value in (5, 0.5))  # their block has room for ids
         before = allocated()
+        torch.npu.empty_cache()
+        hostcann.inject("malloc", count=1000)  # the emulated memory has room for most of it, and would fill that
         with pytest.raises(torch.OutOfMemoryError):
-            sample(logits[1:], 5, 0.5)
+            sample(logits[1:], k, p)
+    hostcann.clear_faults()
     scratch.release()
     assert aclnn_name() not in counted.launches
     assert allocated() == before
