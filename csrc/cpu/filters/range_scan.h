@@ -28,11 +28,7 @@ class RangeScan {
 
   /// Fills the maxima of groups. None where what is found of the row may not be used.
   std::optional<ScannedRow> scan() {
-    if (!found_.quotients.are_close() || !scan_row()) {
-      return std::nullopt;
-    }
-    found_.deviation = moments_.deviation();
-    return found_;
+    return found_.quotients.are_close() && scan_row() ? std::optional(found_) : std::nullopt;
   }
 
  private:
@@ -46,15 +42,7 @@ class RangeScan {
       return is_within_range(found_.approximate) ||
              (refer_to(found_.maximum) && weigh() && is_within_range(found_.approximate));
     }
-    StatusOf<Type> seen;
-    Floats largest = splat(-kInfinity);
-    for (size_t index = 0; index < row_.chunks(); ++index) {
-      largest =
-          larger(largest, scan_chunk<Type>(row_.chunk(index), groups_, maxima_of(index), seen));
-      add_moments(index, largest);
-    }
-    found_.maximum = largest_lane(largest);
-    return seen.status() == RowStatus::kOk && knows_deviation();
+    return scan_moments();
   }
 
   /// Sets what values are relative to. Returns whether quotients are known well then.
@@ -66,82 +54,88 @@ class RangeScan {
   /// So far above the largest of the first logits that the largest of all is likely where an
   /// approximate sum has a meaning.
   float guess_reference() const {
+    const float guess = largest_of_first() - (kLowestMaximum + 1) * found_.temperature();
+    return std::isfinite(guess) ? guess : 0.0F;
+  }
+
+  /// Of the first chunk.
+  float largest_of_first() const {
     Floats largest = splat(-kInfinity);
-    const size_t lines = std::min(row_.lines(), kChunkLines);
-    for (size_t line = 0; line < lines; ++line) {
-      const Line logits = Type::load(row_.line(line));
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      const Line logits = Type::load(row_.chunk(0) + line * kLine);
       largest = larger(logits.first, larger(logits.second, largest));
     }
-    const float guess = largest_lane(largest) - (kLowestMaximum + 1) * found_.temperature();
-    return std::isfinite(guess) ? guess : 0.0F;
+    return largest_lane(largest);
   }
 
   bool weigh() {
     if (!found_.has.mean) {
-      return scan_chunks<false, false, false>();
+      return scan_chunks<false, false>();
     }
-    return found_.quotients.are_values() ? weigh_with_mean<true>() : weigh_with_mean<false>();
+    return found_.quotients.are_values() ? scan_chunks<true, true>() : scan_chunks<true, false>();
   }
 
-  /// Weighs all chunks: in a hurry, but for the last one, if products tell of what is no number.
-  template <bool kIsWhole>
-  bool weigh_with_mean() {
-    return scan_chunks<true, kIsWhole, true>() || scan_chunks<true, kIsWhole, false>();
-  }
-
-  template <bool kHasMean, bool kIsWhole, bool kIsHasty>
+  /// Weighs all chunks: in a hurry, until some have what is no number, or weighs nothing.
+  template <bool kHasMean, bool kIsWhole>
   bool scan_chunks() {
     FloatStatus seen;
-    Floats largest = splat(-kInfinity);
-    Line sums{};
-    Line products{};
     found_.approximate = {};
     found_.product = 0;
-    moments_ = {};
-    const auto flush = [&] {
-      found_.approximate.sum += sum_lanes(sums.first) + sum_lanes(sums.second);
-      found_.product += sum_lanes(products.first) + sum_lanes(products.second);
-      sums = Line{};
-      products = Line{};
-    };
-    const size_t last = row_.chunks() - 1;
-    for (size_t index = 0; index <= last; ++index) {
-      if (index < last) {
-        weigh_chunk<kHasMean, kIsWhole, kIsHasty>(index, seen, largest, sums, products);
-      } else {  // it ends with -inf
-        weigh_chunk<kHasMean, kIsWhole, false>(index, seen, largest, sums, products);
+    begin_moments();
+    bool is_hasty = kHasMean || kHurryTells;  // what sums tell of
+    for (size_t first = 0; first < row_.chunks(); first += ScannedRow::kFlushed) {
+      const size_t end = std::min(first + ScannedRow::kFlushed, row_.chunks());
+      is_hasty = is_hasty && add_chunks<kHasMean, kIsWhole, true>(first, end, seen);
+      if (!is_hasty) {
+        add_chunks<kHasMean, kIsWhole, false>(first, end, seen);
       }
-      if (index % ScannedRow::kFlushed == ScannedRow::kFlushed - 1) {
-        flush();
-        if (kIsHasty && found_.product != found_.product) {
-          return false;
-        }
-      }
-      if (found_.has.deviation) {
-        add_moments(index, largest);
+      for (size_t index = first; found_.has.deviation && index < end; ++index) {
+        const auto* const chunk = row_.chunk(index);
+        moments_ += index + 1 < row_.chunks() ? moments_of_chunk<Type, true>(chunk, center_)
+                                              : moments_of_chunk<Type, false>(chunk, center_);
       }
     }
-    flush();
-    found_.maximum = largest_lane(largest);
+    found_.maximum = seen.maximum();
     found_.approximate.maximum = found_.quotients.exactly(found_.maximum);
     return found_.product == found_.product && seen.status() == RowStatus::kOk && knows_deviation();
   }
 
+  /// Adds some chunks to what was found. In a hurry nothing is added, and false returned, where
+  /// sums are NaN.
+  template <bool kHasMean, bool kIsWhole, bool kIsHasty>
+  bool add_chunks(size_t first, size_t end, FloatStatus& seen) {
+    FloatStatus own_seen = seen;
+    Line sums{};
+    Line products{};
+    for (size_t index = first; index < end; ++index) {
+      if (index + 1 < row_.chunks()) {
+        weigh_chunk<kHasMean, kIsWhole, kIsHasty>(index, own_seen, sums, products);
+      } else {  // it ends with -inf
+        weigh_chunk<kHasMean, kIsWhole, false>(index, own_seen, sums, products);
+      }
+    }
+    const double sum = sum_lanes(sums.first) + sum_lanes(sums.second);
+    const double product = sum_lanes(products.first) + sum_lanes(products.second);
+    if (kIsHasty && (sum != sum || product != product)) {
+      return false;
+    }
+    seen = own_seen;
+    found_.approximate.sum += sum;
+    found_.product += product;
+    return true;
+  }
+
   /// Adds a chunk to sums and products. In a hurry, with nothing but these for what is no number.
   template <bool kHasMean, bool kIsWhole, bool kIsHasty>
-  ASCEND_SAMPLE_INLINE void weigh_chunk(size_t index, FloatStatus& seen, Floats& largest,
-                                        Line& sums, Line& products) {
-    const auto* const chunk = row_.chunk(index);
-    float* maxima = maxima_of(index);
+  ASCEND_SAMPLE_INLINE void weigh_chunk(size_t index, FloatStatus& seen, Line& sums,
+                                        Line& products) {
     Line of_chunk{};
     Line products_of_chunk{};
     const Quotients quotients = found_.quotients;
-    const auto add = [&quotients](const Floats& values, Floats& most, Floats& sum,
-                                  Floats& product) {
-      most = larger(values, most);
-      const Floats weight =
-          kIsWhole ? approximate_exp(values) : quotients.approximate_exp_of(values);
-      sum = sum + weight;
+    const auto add = [&quotients](const Floats& values, Floats& sum, Floats& product) {
+      const Floats weight = kIsWhole ? approximate_exp<kIsHasty>(values)
+                                     : quotients.approximate_exp_of<kIsHasty>(values);
+      sum = added(weight, sum);
       if constexpr (kHasMean) {
         const Floats exponent = kIsWhole ? values : quotients.of(values);
         // What weighs nothing may be -inf.
@@ -149,6 +143,22 @@ class RangeScan {
             fused(weight, kIsHasty ? exponent : larger(exponent, splat(kLeastLogWeight)), product);
       }
     };
+    read_chunk<kIsHasty>(index, seen, [&](const Line& logits) {
+      add(logits.first, of_chunk.first, products_of_chunk.first);
+      add(logits.second, of_chunk.second, products_of_chunk.second);
+    });
+    sums.first = sums.first + of_chunk.first;
+    sums.second = sums.second + of_chunk.second;
+    products.first = products.first + products_of_chunk.first;
+    products.second = products.second + products_of_chunk.second;
+  }
+
+  /// Calls `visit` with the lines of a chunk, and fills the maxima of its groups. In a hurry no NaN
+  /// is seen.
+  template <bool kIsHasty, typename Visit>
+  ASCEND_SAMPLE_INLINE void read_chunk(size_t index, FloatStatus& seen, Visit visit) const {
+    const auto* const chunk = row_.chunk(index);
+    float* maxima = groups_.maxima + index * groups_.blocks_in_chunk() * kLine;
     for (size_t block = 0; block < kChunkLines; block += groups_.lines) {
       Line most{splat(-kInfinity), splat(-kInfinity)};
 #pragma GCC unroll 4
@@ -158,46 +168,47 @@ class RangeScan {
         if constexpr (!kIsHasty) {
           seen.add_line(logits);
         }
-        add(logits.first, most.first, of_chunk.first, products_of_chunk.first);
-        add(logits.second, most.second, of_chunk.second, products_of_chunk.second);
+        most = {larger(logits.first, most.first), larger(logits.second, most.second)};
+        visit(logits);
       }
       seen.add_extremes(most);
-      store(maxima, most.first);
-      store(maxima + kLanes, most.second);
+      store(maxima, most);
       maxima += kLine;
-      largest = larger(largest, larger(most.first, most.second));
     }
-    sums.first = sums.first + of_chunk.first;
-    sums.second = sums.second + of_chunk.second;
-    products.first = products.first + products_of_chunk.first;
-    products.second = products.second + products_of_chunk.second;
   }
 
-  float* maxima_of(size_t chunk) const {
-    return groups_.maxima + chunk * groups_.blocks_in_chunk() * kLine;
-  }
-
-  /// Adds a chunk to the moments, which are those from near the mean of the first one.
-  void add_moments(size_t index, const Floats& largest) {
-    const auto* const chunk = row_.chunk(index);
-    if (index == 0) {
-      const float reference = largest_lane(largest);
-      const Moments first = moments_of_chunk<Type, false>(chunk, reference);
+  /// Moments are those from near the mean of the first chunk.
+  void begin_moments() {
+    moments_ = {};
+    if (found_.has.deviation) {
+      const float reference = largest_of_first();
+      const Moments first = moments_of_chunk<Type, false>(row_.chunk(0), reference);
       center_ = static_cast<float>(double{reference} + first.mean());
     }
-    moments_ += index + 1 < row_.chunks() ? moments_of_chunk<Type, true>(chunk, center_)
-                                          : moments_of_chunk<Type, false>(chunk, center_);
+  }
+
+  /// Maxima and moments in one pass, where nothing is weighed.
+  bool scan_moments() {
+    begin_moments();
+    FloatStatus seen;
+    const size_t last = row_.chunks() - 1;
+    for (size_t index = 0; index < last; ++index) {
+      moments_ +=
+          moments_of_lines<true>(center_, [&](auto add) { read_chunk<true>(index, seen, add); });
+    }
+    moments_ +=
+        moments_of_lines<false>(center_, [&](auto add) { read_chunk<false>(last, seen, add); });
+    found_.maximum = seen.maximum();
+    return seen.status() == RowStatus::kOk && knows_deviation();
   }
 
   /// Whether the deviation is known well where it is asked for: values that are all far from the
-  /// center are rounded more, and where some are -inf it is not known.
-  bool knows_deviation() const {
+  /// center are rounded more, and where some are -inf or NaN it is not known.
+  bool knows_deviation() {
     constexpr double kLeastPart = 0.2;
-    if (!found_.has.deviation) {
-      return true;
-    }
-    const double deviation = moments_.deviation();
-    return deviation * deviation > kLeastPart * (moments_.squares / moments_.count);
+    found_.deviation = moments_.deviation();
+    return !found_.has.deviation ||
+           found_.deviation * found_.deviation > kLeastPart * (moments_.squares / moments_.count);
   }
 
   const Row<Type>& row_;

@@ -35,8 +35,8 @@ ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, 
         own_seen.add_line(logits);
         first = larger(logits.first, first);
         second = larger(logits.second, second);
-        chunk_sums[0] = chunk_sums[0] + approximate_exp(logits.first);
-        chunk_sums[1] = chunk_sums[1] + approximate_exp(logits.second);
+        chunk_sums[0] = added(approximate_exp(logits.first), chunk_sums[0]);
+        chunk_sums[1] = added(approximate_exp(logits.second), chunk_sums[1]);
       }
       own_seen.add_extremes(Line{first, second});
       store(maxima, first);

@@ -28,9 +28,9 @@ struct Moments {
 
 /// The moments of the values above -inf in a chunk, added up in float32; where all have to be
 /// there, they mean nothing if some are not. Where float32 is too small for the squares, their sum
-/// is infinite.
-template <typename Type, bool kAreAllThere>
-Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
+/// is infinite. `for_lines` calls what it is given with each line.
+template <bool kAreAllThere, typename ForLines>
+ASCEND_SAMPLE_INLINE Moments moments_of_lines(float center, ForLines for_lines) {
   const Floats centers = splat(center);
   struct Sums {
     Floats counts{};
@@ -39,25 +39,33 @@ Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
   };
   Sums first;  // two, so that one need not wait for the other
   Sums second;
-  const auto add = [&](const Floats& values, Sums& sums) {
+  const auto add = [&centers](const Floats& values, Sums& sums) {
     Floats difference = values - centers;
     if constexpr (!kAreAllThere) {
       const Mask is_there = is_greater(values, splat(-kInfinity));  // NaN is not
       difference = select(is_there, difference, Floats{});
       sums.counts = sums.counts + select(is_there, splat(1.0F), Floats{});
     }
-    sums.totals = sums.totals + difference;
+    sums.totals = added(difference, sums.totals);
     sums.squares = fused(difference, difference, sums.squares);
   };
-#pragma GCC unroll 4
-  for (size_t line = 0; line < kChunkLines; ++line) {
-    prefetch_ahead(chunk + line * kLine);
-    const Line logits = Type::load_unordered(chunk + line * kLine);
+  for_lines([&](const Line& logits) {
     add(logits.first, first);
     add(logits.second, second);
-  }
+  });
   return {kAreAllThere ? double{kChunk} : sum_lanes(first.counts + second.counts),
           sum_lanes(first.totals + second.totals), sum_lanes(first.squares + second.squares)};
+}
+
+template <typename Type, bool kAreAllThere>
+Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
+  return moments_of_lines<kAreAllThere>(center, [chunk](auto add) {
+#pragma GCC unroll 4
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      prefetch_ahead(chunk + line * kLine);
+      add(Type::load_unordered(chunk + line * kLine));
+    }
+  });
 }
 
 /// Those of some first chunks.

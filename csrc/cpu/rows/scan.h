@@ -133,8 +133,9 @@ class Quotients {
   ASCEND_SAMPLE_INLINE Floats of(const Floats& values) const {
     return fused(values, splat(inverse_), splat(shift_));
   }
+  template <bool kIsHasty = false>
   ASCEND_SAMPLE_INLINE Floats approximate_exp_of(const Floats& values) const {
-    return approximate_exp(values, splat(kExponentE * inverse_),
+    return approximate_exp<kIsHasty>(values, splat(kExponentE * inverse_),
                            splat(kExponentBias + kExponentE * shift_));
   }
   float exactly(float value) const { return (value - reference_) / temperature_; }

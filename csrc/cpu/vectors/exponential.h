@@ -42,14 +42,29 @@ inline constexpr float kExponentOne = 0x1p23F;  // of the exponent of a float
 inline constexpr float kExponentBias = 127 * kExponentOne;
 inline constexpr float kExponentE = 0x1.715476p+0F * kExponentOne;  // log2(e)
 
+/// Whether a hurry tells of what is NaN or below 0: then its integers have the bits of a NaN.
+#if defined(__AVX512F__)
+inline constexpr bool kHurryTells = true;
+#else
+inline constexpr bool kHurryTells = false;
+#endif
+
 /// exp(x) within the factors below, in four operations: an integer that grows like x log2(e), taken
 /// as the exponent and mantissa of a float, interpolates 2^t between whole t. 0 for NaN and below
 /// -88.03, where a row with a maximum in the range below has nothing that counts. With another
-/// factor and bias x is multiplied and shifted in the same operations.
+/// factor and bias x is multiplied and shifted in the same operations. In a hurry it takes three
+/// operations where that tells of what would be 0, as NaN.
+template <bool kIsHasty = false>
 ASCEND_SAMPLE_INLINE Floats approximate_exp(const Floats& x,
                                             const Floats& factor = splat(kExponentE),
                                             const Floats& bias = splat(kExponentBias)) {
-  return floats_of(convert_not_negative(fused(x, factor, bias)));
+  const Floats exponent = fused(x, factor, bias);
+#if defined(__AVX512F__)
+  if constexpr (kIsHasty) {
+    return {{FloatPart(_mm512_cvtps_epu32(exponent.part[0]))}};
+  }
+#endif
+  return floats_of(convert_not_negative(exponent));
 }
 
 /// approximate_exp(x) / exp(x) is at most 1.0615 (the chord over the curve, at t = 0.53) and at

@@ -176,6 +176,15 @@ ASCEND_SAMPLE_INLINE Floats fused(const Floats& a, const Floats& b, const Floats
       a, b, c);
 }
 
+/// a + b, which on x86 multipliers do: a pass that compares and converts keeps its adders busy.
+ASCEND_SAMPLE_INLINE Floats added(const Floats& a, const Floats& b) {
+#if defined(__AVX2__)
+  return fused(a, splat(1.0F), b);
+#else
+  return a + b;
+#endif
+}
+
 /// a > b ? a : b in each lane: b where a is NaN.
 ASCEND_SAMPLE_INLINE Floats larger(const Floats& a, const Floats& b) {
   return map(
