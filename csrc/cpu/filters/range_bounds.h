@@ -29,10 +29,16 @@ class RangeBounds {
       weighed_.gather(WeighedValues<Type>::first_bound(deviation_bound().least));
       return range({1, 1});
     }
-    range(weighed_.sum_bounds());  // to learn what is asked for
+    if (const std::optional<ValueRange> found = range(weighed_.sum_bounds())) {
+      return found;  // else it is known what is asked for
+    }
     for (const double depth : scanned_.has.mean ? kDepthsOfMeans : kDepths) {
       const double deep = weighed_.value_at(std::log(weighed_.sum_bounds().least) - depth);
-      weighed_.gather(WeighedValues<Type>::first_bound(std::min(deep, lowest_)));
+      const float bound = WeighedValues<Type>::first_bound(std::min(deep, lowest_));
+      if (bound >= weighed_.bound()) {
+        continue;  // no more than is gathered, which has not decided
+      }
+      weighed_.gather(bound);
       if (const std::optional<ValueRange> found = range(weighed_.sum_bounds())) {
         return found;
       }
