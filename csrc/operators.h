@@ -309,9 +309,9 @@ struct RowLogprobsArguments {
   static constexpr const char* kName = "row_logprobs";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True, "
-      "bool entropy=False)";
-  /// float32 [rows, 1 + count], int64 [rows, 1 + count], int64 [rows], float32 [rows], or [0] where
-  /// entropies are not wanted.
+      "bool entropy=False, Tensor? named=None)";
+  /// float32 and int64 [rows, 1 + count + ids that are named], int64 [rows], float32 [rows], or [0]
+  /// where entropies are not wanted.
   static constexpr const char* kResults =
       "(Tensor values, Tensor token_ids, Tensor ranks, Tensor entropies)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -324,6 +324,7 @@ struct RowLogprobsArguments {
   int64_t count;
   bool is_normalised;
   bool entropy;
+  const std::optional<at::Tensor>& named;  // int64 [rows, ids], whose numbers follow the best ones'
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.

@@ -267,6 +267,13 @@ void RowLogprobsArguments::check() const {
   TORCH_CHECK_VALUE(is_normalised || !entropy, kName,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
+  if (named.has_value()) {
+    constexpr Shape kNamed{2, "[rows, ids]", "Give as many ids for each row."};
+    check_kind(kName, *named, "named", at::kLong, kNamed, logits);
+    TORCH_CHECK_VALUE(expect(named->sym_size(0).sym_eq(token_ids.sym_size(0))), kName,
+                      ": named must have one row for each of token_ids (", token_ids.sym_size(0),
+                      "), got ", named->sym_size(0), ". Repeat an id where a row names fewer.");
+  }
 }
 
 at::Tensor FilterArguments::allocate_outputs() const {
@@ -311,7 +318,8 @@ BestTokensArguments::Results BestTokensArguments::allocate_outputs() const {
 }
 
 RowLogprobsArguments::Results RowLogprobsArguments::allocate_outputs() const {
-  const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
+  const c10::SymInt ids = named.has_value() ? named->sym_size(1) : c10::SymInt(0);
+  const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count + ids};
   return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits),
           allocate({shape[0]}, at::kLong, logits),
           allocate({entropy ? shape[0] : c10::SymInt(0)}, at::kFloat, logits)};

@@ -198,7 +198,7 @@ struct GivenTokens {
 };
 
 /// best_tokens, row_logprobs and sample_ranked_rows: the best ones of each row, the first first,
-/// behind one that is given.
+/// behind one that is given, before some that are named.
 struct RankingCall {
   Logits logits;
   int64_t batch_size;
@@ -207,11 +207,13 @@ struct RankingCall {
   float temperature;
   bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
   std::optional<GivenTokens> given;
-  float* numbers;              // [batch_size, width()]
-  int64_t* token_ids;          // the same
-  std::span<float> entropies;  // [batch_size]; empty: unwanted. Of what is normalised
+  float* numbers;                    // [batch_size, width()]
+  int64_t* token_ids;                // the same
+  std::span<float> entropies;        // [batch_size]; empty: unwanted. Of what is normalised
+  std::span<const int64_t> named{};  // [batch_size, named_count]
+  int64_t named_count = 0;
 
-  int64_t width() const { return count + (given.has_value() ? 1 : 0); }
+  int64_t width() const { return count + named_count + (given.has_value() ? 1 : 0); }
 };
 
 /// What is written of what the filters keep of a row.

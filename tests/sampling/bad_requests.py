@@ -104,6 +104,8 @@ BAD_REQUESTS = [
     of_value("seed_huge", "seed", 2**64, "be an int in [0, 2**64 - 1]", "18446744073709551616", "seed % 2**64"),
     of_value("logprobs_negative", "logprobs", -1, "be an int in [0, 1048576]", "-1", "1048576 for all"),
     of_value("logprobs_huge", "logprobs", 2**20 + 1, "be an int in [0, 1048576]", "1048577", "None for none"),
+    of_value("logprob_ids_beyond", "logprob_ids", [0, 2**20], "hold ids in [0, 1048576)", "1048576", "model's own"),
+    of_type("logprob_ids_text", "logprob_ids", "Yes", "be a sequence of ids", "'Yes'", "lists of ints"),
     of_value("vocab_size_0", "vocab_size", 0, "be an int in [1, 1048576]", "0", "columns of the logits"),
     of_value("vocab_size_huge", "vocab_size", 2**20 + 1, "be an int in [1, 1048576]", "1048577", "columns"),
     *(
@@ -314,6 +316,12 @@ CONTRADICTIONS = [
         {"no_repeat_ngram_size": 4, "no_repeat_ngram_window": 3},
         ValueError,
         (": no_repeat_ngram_window must be at least no_repeat_ngram_size, 4", "got 3. ", "None for the whole text"),
+    ),
+    BadRequest(
+        "logprob_ids_beyond_vocabulary",
+        {"logprob_ids": [3, 10], "vocab_size": 10},
+        ValueError,
+        (": logprob_ids must hold ids in [0, 10)", "got 10. ", "ids of the model"),
     ),
     BadRequest(
         "logprobs_beyond_vocabulary",

@@ -115,7 +115,10 @@ BUDGETS = {
         "sent",
     ),
     **{
-        f"logprobs = 5, {mode}": Budget(14 + OF_LOGPROBS, memory, (replace(FILTERED, logprobs=5),), logprobs_mode=mode)
+        f"logprobs = 5{and_ids}, {mode}": Budget(
+            14 + OF_LOGPROBS, memory, (replace(FILTERED, logprobs=5, logprob_ids=ids),), logprobs_mode=mode
+        )
+        for and_ids, ids in (("", ()), (" and 3 ids", (9, 1, 4)))
         for mode, memory in (
             ("raw_logits", FLOAT),
             ("raw_logprobs", FLOAT),

@@ -146,7 +146,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("filter_logits", {"logits": LOGITS} | FILTERS | EDITS),
     ("value_ranges", {"logits": LOGITS, "temperature": ONES, "ranges": EDITS["ranges"]}),
     ("best_tokens", {"logits": LOGITS, "count": 1}),
-    ("row_logprobs", ROWS | {"token_ids": IDS, "count": 1}),
+    ("row_logprobs", ROWS | {"token_ids": IDS, "count": 1, "named": IDS[:, None]}),
     ("first_of_rows", ROWS | {"count": 1}),
     ("shard_histogram", ROWS | {"maximum": ONES, "counts": ONES > 0, "prefix": IDS, "digit": 0}),
     ("chunk_sums", ROWS),
@@ -154,8 +154,19 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("count_above", ROWS | {"bounds": ONES}),
     ("shard_leads", ROWS | {"first_id": 0, "temperature": ONES, "min_p": ONES, "maximum": ONES} | keys(4) | CUTS),
 ]
-LEADING = ("logits", "rows", "asking", "ends", "addend_ids", "penalty_ids", "masks", "bitmask", "draft_candidates")
-"""Whose sizes decide those of others, which are refused then."""
+LEADING = (
+    "logits",
+    "rows",
+    "asking",
+    "ends",
+    "addend_ids",
+    "penalty_ids",
+    "masks",
+    "bitmask",
+    "draft_candidates",
+    "named",
+)
+"""Whose sizes decide those of others, which are refused then, or of what is returned."""
 
 
 @pytest.mark.parametrize(

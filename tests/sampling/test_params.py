@@ -165,6 +165,7 @@ def test_defaults_filter_nothing() -> None:
         "stop_ids": (),
         "stop_sequences": (),
         "seed": None,
+        "logprob_ids": (),
         "logprobs": None,
         "kept": False,
         "vocab_size": None,

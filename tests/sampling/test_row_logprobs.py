@@ -98,6 +98,32 @@ def test_ranks_are_those_of_all_reported_numbers(scale: float) -> None:
         assert torch.equal(found.values, everything.values[:, : 1 + count])
 
 
+@pytest.mark.parametrize("is_normalised", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_named_ids_have_the_numbers_of_all(dtype: torch.dtype, is_normalised: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for rows, vocab_size in ((64, 700), (3, 151_936)):
+        logits = logits_with_ties(rows, vocab_size, dtype)
+        logits[0, :20], logits[1, 5], logits[2] = -torch.inf, torch.inf, torch.nan
+        given = torch.randint(vocab_size, (rows,), generator=generator)
+        named = torch.randint(vocab_size, (rows, 9), generator=generator)
+        named[:2, :2] = torch.tensor([[7, 7], [5, 5]])
+        everything = row_logprobs(logits, given, vocab_size, is_normalised)
+        by_id = torch.empty(rows, vocab_size).scatter_(1, everything.token_ids[:, 1:], everything.values[:, 1:])
+        for count, places in ((0, slice(None)), (4, torch.randperm(rows, generator=generator))):
+            options = (None if count == 0 else places, given[places], count, is_normalised)
+            of_rows = torch.stack((named, named), 2)[places, :, 0]
+            *found, _ = torch.ops.ascend_sample.row_logprobs(logits, *options, named=of_rows)
+            values, ids = (
+                torch.cat((of[places, : 1 + count], at), 1)
+                for of, at in (
+                    (everything.values, by_id.gather(1, named)[places]),
+                    (everything.token_ids, named[places]),
+                )
+            )
+            assert same(Found(*found), Found(values, ids, everything.ranks[places]))
+
+
 def special_rows() -> Iterator[list[float]]:
     nan, inf = math.nan, math.inf
     yield [nan, 2.0, nan, 2.0, 1.0]
@@ -299,6 +325,16 @@ TWO = torch.zeros(2, dtype=torch.int64)
             "is_normalised must be True where entropies are wanted, got False. Ask for",
         ),
         (
+            (torch.zeros(2, 3), None, TWO, 1, True, False, TWO[:1, None]),
+            ValueError,
+            r"named must have one row for each of token_ids \(2\), got 1. Repeat an id where",
+        ),
+        (
+            (torch.zeros(2, 3), None, TWO, 1, True, False, TWO[:, None] - 1),
+            ValueError,
+            r"named must be between 0 and the vocabulary size of logits \(3\) - 1, got -1. Give ids",
+        ),
+        (
             (torch.zeros(2, 3), None, TWO + 3, 1),
             ValueError,
             r"token_ids must be between 0 and the vocabulary size of logits \(3\) - 1, got 3. Give ids",
@@ -320,3 +356,4 @@ def test_opcheck() -> None:
     torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3))
     torch.library.opcheck(operator, (torch.randn(2, 30), TWO[:1] + 1, TWO[:1], 0, False))
     torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, True))
+    torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, False, TWO[:, None] + 5))

@@ -107,6 +107,8 @@ class SamplingParams:
             it. Those of one id are `stop_ids` too. Kept as sorted tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
+        logprob_ids: ids whose log-probabilities are reported, in this order, beside the drawn one: a `logprobs` of None
+            becomes 0.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
         kept: whether it is reported which ids all filters leave, with the log-probabilities that they are drawn with.
         vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
@@ -217,6 +219,12 @@ class SamplingParams:
         Stage.DRAW,
         Column("int64", off=0),
     )
+    logprob_ids: Sequence[int] = declared(
+        (),
+        to_sequence,
+        Stage.REPORT,
+        Column("int32", off=0, is_on_device=False, convert=lambda ids, vocab_size: len(ids)),
+    )
     logprobs: int | None = declared(
         None,
         integer(0, None, "Use None for none, {high} for all."),
@@ -238,6 +246,8 @@ class SamplingParams:
         self._name_single_ids("stop_sequences", "stop_ids")
         if self.bad_words:
             object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+        if self.logprob_ids and self.logprobs is None:
+            object.__setattr__(self, "logprobs", 0)
         check_contradictions(self)
         check_something_is_allowed(self, self.vocab_size)
 

@@ -334,6 +334,9 @@ class StaticStep:
                 row = int(has_none.argmax())
                 rule = f"be on for row {row} of the batch, or its temperature 0: the step has only_top_k=True"
                 refuse(name, "top_k", rule, "off", "Make the step without it.")
+        if batch.host.logprob_ids.any():
+            row, remedy = int(batch.host.logprob_ids.argmax()), "Take its steps by Sampler."
+            refuse(name, "logprob_ids", "be empty", f"{batch.params[row].logprob_ids} in row {row}", remedy)
         most = int(batch.host.logprobs.max(initial=-1))
         if most > (-1 if self.logprobs is None else self._most):
             room = None if self.logprobs is None else self._most

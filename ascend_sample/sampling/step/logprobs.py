@@ -73,9 +73,9 @@ class Logprobs(NamedTuple):
 
     Attributes:
         rows: their places in the batch, ascending.
-        token_ids: int64 [rows, 1 + most], the sampled token, then the best in order; a row that asked for n < most
-            reads the first 1 + n columns.
-        values: float32 [rows, 1 + most], theirs, as `LogprobsMode` says.
+        token_ids: int64 [rows, 1 + most + named], the sampled token, then the best in order, then the ids that the row
+            names; a row that asked for n < most reads the first 1 + n columns, and of k ids that it names the last k.
+        values: float32 [rows, 1 + most + named], theirs, as `LogprobsMode` says.
         ranks: int64 [rows], how many tokens have at least the sampled token's value; 1 is the best.
     """
 
@@ -93,6 +93,7 @@ class AskingRows(NamedTuple):
     most: int  # how many of the best tokens they ask for, at most
     lanes: Tensor | None  # from `chunk_lanes`
     sums: dict[int, Tensor]  # what `room_for_sums` has made
+    named: Tensor | None = None  # int64 [rows, ids], the ids that each names, at the end; None where none does
 
     @classmethod
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
@@ -123,6 +124,12 @@ class AskingRows(NamedTuple):
 def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
     """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
     asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
+    if (most := int(batch.host.logprob_ids.max())) > 0:
+        named = np.zeros((len(rows), most), np.int64)
+        for place, row in enumerate(asking.rows):
+            ids = batch.params[row].logprob_ids
+            named[place, most - len(ids) :] = ids
+        asking = asking._replace(named=to_device(named, batch.device))
     return asking, batch.row_parameters().of_rows(rows, asking.there)
 
 
@@ -151,7 +158,7 @@ def gather_logprobs(
     token_ids = asking.of_batch(token_ids)
     if logits.is_cpu:
         values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
-            logits, asking.there, token_ids, asking.most, mode.is_normalised
+            logits, asking.there, token_ids, asking.most, mode.is_normalised, named=asking.named
         )
         return Logprobs(asking.rows, ids, values, ranks)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
@@ -205,7 +212,8 @@ def _of_segments(
         sums = asking.room_for_sums(segments)
         torch.logsumexp(segments, 2, out=sums[:, :-1])
         numbers.sub_(sums.logsumexp(1, keepdim=True))
-    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most]), dim=1)
+    named = () if asking.named is None else (asking.named,)
+    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most], *named), dim=1)
     values = numbers.gather(1, ids)
     ranks = (numbers >= values[:, :1]).sum(1)
     if least is not None:
@@ -262,8 +270,9 @@ def _processed_in_blocks(
         of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
         part = slice(start, start + step)
         options = (of_block, mode, keep_ties, edits_of_rows(edits, part))
+        asked = asking if asking.named is None else asking._replace(named=asking.named[part])
         # Of no name, so that the next block has its memory.
-        found.append(gather_logprobs(asking, processed_logits(logits[part], *options), mode, token_ids[part]))
+        found.append(gather_logprobs(asked, processed_logits(logits[part], *options), mode, token_ids[part]))
     if len(found) == 1:
         return found[0]
     return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))

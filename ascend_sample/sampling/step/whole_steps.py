@@ -209,7 +209,7 @@ class WholeSteps:
     def _ranked_of(self, plan: StepPlan) -> RankedRows | None:
         """Returns what the CPU kernel is to rank as it draws: rows whose tokens nothing changes then."""
         asking, mode = plan.asking, self.logprobs_mode
-        if asking is None or plan.kept is not None or not plan.placement.is_native:
+        if asking is None or asking.named is not None or plan.kept is not None or not plan.placement.is_native:
             return None
         return RankedRows(asking.there, asking.most, mode.is_normalised, mode.is_processed)
 

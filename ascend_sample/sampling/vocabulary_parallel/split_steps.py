@@ -57,7 +57,7 @@ class SplitSteps:
             ValueError: another rank has other requests.
             RuntimeError: another rank is gone.
         """
-        _check_kept(batch)
+        _check_reports(batch)
         refuse_states("Sampler", batch, "No rank has all that is kept: gather the logits, and leave the shard out.")
         _check_coins(batch)
         if not logits.is_cpu:
@@ -99,12 +99,15 @@ class SplitSteps:
         return judge.judged(drawn)
 
 
-def _check_kept(batch: SamplingBatch) -> None:
-    """Raises where a row asks for what is kept of it: no rank has all of that."""
-    if batch.host.kept.any():
-        row = int(batch.host.kept.argmax())
-        remedy = "Gather the logits, and leave the sampler's shard out."
-        refuse("Sampler", "kept", "be False where a sampler has a part of the vocabulary", f"True in row {row}", remedy)
+def _check_reports(batch: SamplingBatch) -> None:
+    """Raises where a row asks for what is kept of it, or names ids: no rank has all of that."""
+    for name, off in (("kept", False), ("logprob_ids", ())):
+        asked = getattr(batch.host, name)
+        if asked.any():
+            row = int(asked.argmax())
+            got = f"{getattr(batch.params[row], name)} in row {row}"
+            remedy = "Gather the logits, and leave the sampler's shard out."
+            refuse("Sampler", name, f"be {off} where a sampler has a part of the vocabulary", got, remedy)
 
 
 def _check_coins(batch: SamplingBatch) -> None:

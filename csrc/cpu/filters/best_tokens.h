@@ -100,12 +100,12 @@ size_t rank_of_value(const Row<Type>& row, const Groups& groups, const Numbers& 
 }
 
 /// Writes the numbers and ids of the best. What has no weight follows by ascending id, with -inf.
-/// A token that is given stands before them.
+/// A token that is given stands before them, those that are named behind.
 template <typename Type>
 void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
               Workspace& work) {
   const auto count = static_cast<size_t>(call.count);
-  const int64_t end = (index + 1) * call.width();
+  const int64_t end = (index + 1) * call.width() - call.named_count;
   float* best_numbers = call.numbers + end - call.count;
   int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
@@ -126,6 +126,11 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
       best_numbers[rank] = -kInfinity;
       best_ids[rank++] = static_cast<int64_t>(id);
     }
+  }
+  for (int64_t place = 0; place < call.named_count; ++place) {
+    const int64_t id = call.named[static_cast<size_t>(index * call.named_count + place)];
+    best_numbers[call.count + place] = numbers.of(row.value(static_cast<size_t>(id)));
+    best_ids[call.count + place] = id;
   }
   if (call.given.has_value()) {
     const int64_t id = call.given->ids[place_in(call.given->places, index)];

@@ -12,15 +12,17 @@ namespace {
 constexpr const char* kOperator = RowLogprobsArguments::kName;
 
 RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy, named] = arguments;
   arguments.check();
   Reader reader;
+  const Range ids_of_vocabulary{.least = 0,
+                                .end = logits.size(1),
+                                .end_name = "the vocabulary size of logits",
+                                .remedy = "Give ids of the vocabulary."};
   const auto given = reader.numbers<int64_t>(token_ids);
-  check_values(kOperator, "token_ids", given,
-               {.least = 0,
-                .end = logits.size(1),
-                .end_name = "the vocabulary size of logits",
-                .remedy = "Give ids of the vocabulary."});
+  check_values(kOperator, "token_ids", given, ids_of_vocabulary);
+  const auto named_ids = reader.numbers<int64_t>(named);
+  check_values(kOperator, "named", named_ids, ids_of_vocabulary);
   auto [numbers, ids, ranks, entropies] = arguments.allocate_outputs();
   serve(&Kernel::rank,
         RankingCall{.logits = logits_of(logits),
@@ -32,7 +34,9 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                     .given = GivenTokens{given.data(), {}, ranks.mutable_data_ptr<int64_t>()},
                     .numbers = numbers.mutable_data_ptr<float>(),
                     .token_ids = ids.mutable_data_ptr<int64_t>(),
-                    .entropies = written<float>(entropies)});
+                    .entropies = written<float>(entropies),
+                    .named = named_ids,
+                    .named_count = named.has_value() ? named->size(1) : 0});
   return {numbers, ids, ranks, entropies};
 }
 

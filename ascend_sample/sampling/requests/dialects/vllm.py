@@ -37,6 +37,11 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         if context.vocab_size is None:
             context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")
         ours["logprobs"] = context.vocab_size
+    if given.get("logprob_token_ids"):  # vLLM tells them in the place of the best ones
+        ours["logprob_ids"] = ids = given["logprob_token_ids"]
+        if ours.pop("logprobs", len(ids)) != len(ids):
+            rule = f"be {len(ids)}, as many as logprob_token_ids, or left out"
+            context.refuse("logprobs", rule, given["logprobs"], "vLLM tells those ids in the place of the best.")
     if given.get("thinking_token_budget", UNBOUNDED) != UNBOUNDED:
         ours |= {"thinking_budget": given["thinking_token_budget"], **context.thinking}
     return ours
@@ -55,12 +60,14 @@ VLLM: Final = Dialect(
         "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary, and true is 1."),
+        "logprob_token_ids": taken(
+            "logprob_ids", note="In the place of the best ones, of which logprobs has to ask for as many.", form=IDS
+        ),
         "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES),
         **dict.fromkeys(
             ("prompt_logprobs", "prompt_logprob_token_ids", "prompt_logprob_start"),
             refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         ),
-        "logprob_token_ids": refused("Ask for the best ones, by logprobs.", []),
         "thinking_token_budget": number(
             "thinking_budget",
             note="-1 is none. The tags, of vLLM's `ReasoningConfig`, are given beside the request: `thinking_start`, "

@@ -1,0 +1,174 @@
+"""logprob_ids: the numbers of ids that a request names, with the bits that they have among the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from one_of_two import OneOfTwo
+from torch import Tensor
+
+from ascend_sample.sampling import (
+    Logprobs,
+    LogprobsMode,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    StaticStep,
+    verify_drafts,
+)
+from ascend_sample.sampling.step import logprobs
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from tests.support.emulation import assert_same_numbers
+
+VOCAB_SIZE = 300
+ROWS = (
+    {"logprob_ids": [7, 299, 7, 0]},
+    {},
+    {"logprob_ids": [5], "logprobs": 3, "top_k": 5},
+    {"logprobs": 6, "top_p": 0.9},
+    {"logprob_ids": [299, 1], "logprobs": 0, "temperature": 0.0},
+    {"logprob_ids": range(20), "logit_bias": {3: 2.0}, "bad_ids": [4], "min_p": 0.05},
+    {"logprob_ids": [8, 2], "typical_p": 0.9, "presence_penalty": 1.0},
+)
+"""What rows ask for; the rest of them is alike."""
+ALIKE = ({"logprob_ids": [9, 1, 4], "logprobs": 2, "top_k": 50, "top_p": 0.9},) * 5
+"""Of a device one call of an operator draws them all, and leaves what the logprobs are made of."""
+
+
+def random_rows(count: int) -> Tensor:
+    """Rows with ties; of the third, most is -inf, and the last one has a NaN."""
+    logits = (torch.randn(count, VOCAB_SIZE, generator=torch.Generator().manual_seed(count)) * 4).bfloat16().float()
+    logits[2, 20:] = -torch.inf
+    logits[-1, 2] = torch.nan
+    return logits
+
+
+def requests_of(rows: tuple[dict[str, object], ...]) -> list[SamplingParams]:
+    return [SamplingParams(**{"temperature": 0.7, "seed": row} | asked) for row, asked in enumerate(rows)]  # type: ignore[arg-type]
+
+
+def reported(logits: Tensor, params: list[SamplingParams], mode: LogprobsMode, device: str) -> Logprobs:
+    batch = SamplingBatch(logits.shape[1], device)
+    batch.extend(params)
+    found = Sampler(mode.value)(logits.to(device), batch).logprobs
+    assert found is not None
+    return Logprobs(found.rows, *(tensor.cpu() for tensor in found[1:]))
+
+
+def check(found: Logprobs, everything: Logprobs, params: list[SamplingParams], device: str) -> None:
+    """Compares what rows have with what they have that ask for all ids."""
+    assert found.rows == [row for row, one in enumerate(params) if one.logprobs is not None]
+    for place, row in enumerate(found.rows):
+        ids, count = list(params[row].logprob_ids), 1 + (params[row].logprobs or 0)
+        of_all = everything.token_ids[everything.rows.index(row)]
+        numbers = everything.values[everything.rows.index(row)]
+        by_id = torch.empty(VOCAB_SIZE).index_copy_(0, of_all[1:], numbers[1:])
+        values, token_ids = found.values[place], found.token_ids[place]
+        named = slice(len(values) - len(ids), None)
+        assert token_ids[named].tolist() == ids
+        assert_same_numbers(values[named], by_id[ids], device)
+        assert torch.equal(token_ids[:count], of_all[:count])
+        assert_same_numbers(values[:count], numbers[:count], device)
+        assert found.ranks[place] == everything.ranks[everything.rows.index(row)]
+
+
+@pytest.mark.parametrize("rows", [ROWS, ALIKE], ids=["mixed", "alike"])
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_they_are_those_that_the_best_have(
+    device: str, mode: LogprobsMode, rows: tuple[dict[str, object], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits, params = random_rows(len(rows)), requests_of(rows)
+    everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], mode, device)
+    check(reported(logits, params, mode, device), everything, params, device)
+    remembering = [replace(one, mirostat_tau=3.0, kept=True) for one in params]
+    of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], mode, device)
+    check(reported(logits, remembering, mode, device), of_all, remembering, device)
+    monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
+    check(reported(logits, params, mode, device), everything, params, device)
+
+
+def test_by_hand(device: str) -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 4.0, 4.0, 4.0], [1.0, 9.0, 1.0, 1.0]])
+    params = [
+        SamplingParams(temperature=0, logprob_ids=[0, 2, 0], logprobs=1),
+        SamplingParams(temperature=0, logprobs=2),
+        SamplingParams(temperature=0, logprob_ids=(3,)),
+    ]
+    assert [one.logprobs for one in params] == [1, 2, 0]
+    found = reported(logits, params, LogprobsMode.RAW_LOGITS, device)
+    assert found.token_ids.shape == found.values.shape == (3, 1 + 2 + 3)
+    assert found.token_ids[0, [0, 1, 3, 4, 5]].tolist() == [1, 1, 0, 2, 0]
+    assert found.values[0, [0, 1, 3, 4, 5]].tolist() == [3.0, 3.0, 0.0, 1.0, 0.0]
+    assert found.token_ids[1, :3].tolist() == [0, 0, 1]
+    assert found.token_ids[2, [0, 5]].tolist() == [1, 3]
+    assert found.values[2, [0, 5]].tolist() == [9.0, 1.0]
+    assert found.ranks.tolist() == [1, 1, 1]
+    normalised = reported(logits, params, LogprobsMode.RAW_LOGPROBS, device)
+    torch.testing.assert_close(normalised.values, logits.log_softmax(1).gather(1, normalised.token_ids))
+    alone = reported(logits[2:], params[2:], LogprobsMode.RAW_LOGITS, device)
+    assert (alone.token_ids.tolist(), alone.values.tolist()) == ([[1, 3]], [[9.0, 1.0]])
+
+
+def test_the_host_samples_what_a_device_computes(device: str) -> None:
+    logits, params = random_rows(len(ROWS)), requests_of(ROWS)
+    batch = SamplingBatch(VOCAB_SIZE)
+    batch.extend(params)
+    found = Sampler(host=True)(logits.to(device), batch).logprobs
+    assert found is not None
+    expected = reported(logits, params, LogprobsMode.RAW_LOGPROBS, "cpu")
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found[1:], expected[1:], strict=True))
+
+
+def test_rows_come_and_go(device: str) -> None:
+    """Which ids are looked up is kept for as long as the batch is the same."""
+    logits = random_rows(len(ROWS)).to(device)
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend(requests_of(ROWS))
+    sampler = Sampler("raw_logits")
+    sampler(logits, batch)
+    batch.swap(0, 5)
+    batch.remove(4)
+    found = sampler(logits[:6], batch).logprobs
+    assert found is not None
+    for place, row in enumerate(found.rows):
+        ids = list(batch.params[row].logprob_ids)
+        assert found.token_ids[place, found.token_ids.shape[1] - len(ids) :].tolist() == ids
+    for _ in range(4):
+        batch.remove(0)
+    assert {one.logprob_ids for one in batch.params} == {(), (5,)}
+    batch.remove(next(row for row, one in enumerate(batch.params) if one.logprob_ids))
+    batch.add(SamplingParams(logprobs=2))
+    found = sampler(logits[: len(batch)], batch).logprobs
+    assert found is not None
+    assert found.token_ids.shape[1] == 1 + int(batch.host.logprobs.max())
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_of_all_places_of_drafts(device: str, mode: str) -> None:
+    params = [SamplingParams(seed=3, top_k=9, logprob_ids=[4, 2]), SamplingParams(seed=5, logprobs=1)]
+    logits = random_rows(5)
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend(params)
+    drafts = torch.tensor([1, 2, 3], device=device)
+    found = verify_drafts(logits.to(device), drafts, batch, counts=[2, 1], sampler=Sampler(mode)).logprobs
+    assert found is not None
+    everything = SamplingBatch(VOCAB_SIZE, device)
+    everything.extend([replace(one, logprobs=VOCAB_SIZE) for one in params])
+    told = verify_drafts(logits.to(device), drafts, everything, counts=[2, 1], sampler=Sampler(mode)).logprobs
+    assert told is not None
+    of_places = [params[0]] * 3 + [params[1]] * 2
+    ours, all_ids = (Logprobs(one.rows, *(tensor.cpu() for tensor in one[1:])) for one in (found, told))
+    check(ours, all_ids, of_places, device)
+
+
+def test_where_they_are_refused() -> None:
+    batch = SamplingBatch(4)
+    batch.extend([SamplingParams(logprobs=1), SamplingParams(logprob_ids=[3])])
+    step = StaticStep(2, 4, torch.float32, "cpu")
+    with pytest.raises(ValueError, match=r"logprob_ids must be empty, got \(3,\) in row 1. Take its steps by Sampler"):
+        step.prepare(batch)
+    sampler = Sampler(shard=VocabularyShard(0, 2, 4, OneOfTwo()))
+    with pytest.raises(ValueError, match=r"logprob_ids must be \(\) where .*, got \(3,\) in row 1. Gather the logits"):
+        sampler(torch.zeros(2, 2), batch)
