@@ -7,7 +7,8 @@ tests/integrations/vllm_parity.py compares them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -45,6 +46,9 @@ def install_sampler(sampler: type[Any] | None) -> None:
     _replace(sampler, "sample", sample)
     _replace(sampler, "compute_logprobs", compute_logprobs)
     _replace(sampler, "gather_logprobs", gather_logprobs)
+    looks_up_named = getattr(sampler, "gather_specific_token_logprobs", None)
+    if looks_up_named is not None and "logprobs" in inspect.signature(looks_up_named).parameters:  # logits before 0.22
+        _replace(sampler, "gather_specific_token_logprobs", gather_specific_token_logprobs)
 
     @replacing(sampler, "forward")
     def forward(
@@ -119,7 +123,7 @@ def temperatures(sampling_metadata: Any) -> Tensor:
 def _leaves_logits(sampler: Any, logits: Tensor, sampling_metadata: Any) -> bool:
     """Tells whether a step changes no logits in place, and looks no more logprobs up than `gather_logprobs` does."""
     asked = sampling_metadata
-    if asked.max_num_logprobs == -1 or names_ids(asked):
+    if asked.max_num_logprobs == -1:
         return False
     if logits.dtype != torch.float32:  # what is changed is a copy
         return True
@@ -160,13 +164,14 @@ def compute_logprobs(logits: Tensor) -> Tensor | None:
     return LateLogprobs(logits) if _may_wait.get() else None
 
 
-def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
+def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor, named: Tensor | None = None) -> Any:
     """Looks up the best tokens, the given ones and their ranks, in one read: of draws, of prompts and of drafts.
 
     Args:
         logprobs: floats [rows, vocab_size]; NaN counts as -inf.
         num_logprobs: how many of the best are wanted.
         token_ids: int64 [rows], the tokens that come first.
+        named: int64 [rows, ids], those that come last; None: there are none.
 
     Returns:
         vLLM's `LogprobsTensors`. Of equals the lowest ids come first.
@@ -175,8 +180,34 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> A
     logits = source_of(logprobs, LateLogprobs)
     given = logprobs if logits is None else logits
     is_late = logits is not None
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(given, None, token_ids, num_logprobs, is_late)
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
+        given, None, token_ids, num_logprobs, is_late, named=named
+    )
     return outputs.LogprobsTensors(ids.to(torch.int32), values, ranks)
+
+
+def gather_specific_token_logprobs(
+    sampler: Any, logprobs: Tensor, logprob_token_ids: Mapping[int, Sequence[int]], sampled: Tensor
+) -> Any:
+    """Looks up the ids that requests name, the drawn ones before them and the ranks of these, in one read.
+
+    Args:
+        sampler: V1's.
+        logprobs: floats [rows, vocab_size].
+        logprob_token_ids: the ids of each row that names some.
+        sampled: int64 [rows], the drawn ones.
+
+    Returns:
+        vLLM's `LogprobsTensors`. Behind a row's own ids it has 0, with -inf.
+    """
+    named = torch.zeros(len(logprobs), max(map(len, logprob_token_ids.values())), dtype=torch.int64)
+    is_named = torch.zeros_like(named, dtype=torch.bool)
+    for row, ids in logprob_token_ids.items():
+        named[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+        is_named[row, : len(ids)] = True
+    found = gather_logprobs(logprobs, 0, sampled, named)
+    found.logprobs[:, 1:].masked_fill_(~is_named, -torch.inf)
+    return found
 
 
 def apply_penalties(

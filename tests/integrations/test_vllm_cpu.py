@@ -42,6 +42,19 @@ class Sampler(vllm_stand_ins.Sampler):
         ids = torch.cat((token_ids.unsqueeze(-1), best.indices), dim=1).to(torch.int32)
         return LogprobsTensors(ids, torch.cat((given, best.values), dim=1), (logprobs >= given).sum(-1))
 
+    def gather_specific_token_logprobs(
+        self, logprobs: Tensor, logprob_token_ids: dict[int, list[int]], sampled: Tensor
+    ) -> LogprobsTensors:
+        ids = torch.zeros(len(logprobs), 1 + max(map(len, logprob_token_ids.values())), dtype=torch.int64)
+        is_valid = torch.zeros_like(ids, dtype=torch.bool)
+        is_valid[:, 0], ids[:, 0] = True, sampled
+        for row, named in logprob_token_ids.items():
+            ids[row, 1 : 1 + len(named)] = torch.as_tensor(named, dtype=torch.int64)
+            is_valid[row, 1 : 1 + len(named)] = True
+        values = logprobs.gather(-1, ids).masked_fill(~is_valid, -torch.inf)
+        ranks = (logprobs >= logprobs.gather(-1, sampled.unsqueeze(-1))).sum(-1)
+        return LogprobsTensors(ids.to(torch.int32), values, ranks)
+
     def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> SamplerOutput:  # type: ignore[override]
         asked = sampling_metadata
         raw = None
@@ -59,8 +72,7 @@ class Sampler(vllm_stand_ins.Sampler):
         values = raw if reported is None else reported
         told: Any = None
         if values is not None and asked.logprob_token_ids:
-            assert type(values) is Tensor, "a compiled function gets it"
-            told = values.gather(-1, torch.tensor([*asked.logprob_token_ids.values()]))
+            told = self.gather_specific_token_logprobs(values, asked.logprob_token_ids, token_ids)
         elif values is not None and asked.max_num_logprobs == -1:
             told = values
         elif values is not None and asked.max_num_logprobs is not None:
@@ -292,13 +304,46 @@ def test_logprobs_of_a_step_are_vllms_own(vllm: Installed, edit: str, mode: str,
     assert torch.equal(ours.selected_token_ranks, theirs.selected_token_ranks)
 
 
-@pytest.mark.parametrize("asked", [{"max_num_logprobs": -1}, {"logprob_token_ids": {row: [3, 9] for row in range(4)}}])
-def test_logprobs_of_other_ids_are_vllms_own(vllm: Installed, asked: dict[str, Any]) -> None:
+def test_logprobs_of_all_ids_are_vllms_own(vllm: Installed) -> None:
     logits = random_rows(4)
-    options = asked | {"temperature": torch.full((4,), 0.5)}
+    options = {"max_num_logprobs": -1, "temperature": torch.full((4,), 0.5)}
     found = vllm.sampler()(logits.clone(), asked_of(4, **options)).logprobs_tensors
     assert type(found) is Tensor
     assert torch.equal(found, Sampler()(logits.clone(), asked_of(4, **options)).logprobs_tensors)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("most", [None, 3])
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs"])
+@pytest.mark.parametrize("named", [{0: [3, 9, 3], 2: [0], 3: []}, {1: []}], ids=["some", "none"])
+def test_logprobs_of_named_ids_are_vllms_own(
+    vllm: Installed, named: dict[int, list[int]], mode: str, most: int | None, edit: str
+) -> None:
+    logits = random_rows(4)
+    top_k = torch.full((4,), 40, dtype=torch.int32)
+    asked = {"max_num_logprobs": most, "top_k": top_k, "logprob_token_ids": named, **EDITS[edit]}
+    output = vllm.sampler(mode)(logits.clone(), asked_of(4, **asked))
+    found, own = output.logprobs_tensors, Sampler(mode)(logits.clone(), asked_of(4, **asked)).logprobs_tensors
+    assert isinstance(found, LogprobsTensors)
+    assert torch.equal(found.logprob_token_ids[:, 0], output.sampled_token_ids[:, 0])
+    assert found.logprob_token_ids.dtype == own.logprob_token_ids.dtype
+    assert torch.equal(found.logprob_token_ids, own.logprob_token_ids)
+    torch.testing.assert_close(found.logprobs, own.logprobs, atol=2e-6, rtol=0)
+    assert torch.equal(found.selected_token_ranks, own.selected_token_ranks)
+
+
+def test_named_ids_are_looked_up_in_logits_before_0_22(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There vLLM gives logits to what looks named ids up, and does it all itself."""
+
+    class Earlier(Sampler):
+        def gather_specific_token_logprobs(  # type: ignore[override]
+            self, logits: Tensor, logprob_token_ids: dict[int, list[int]], sampled: Tensor
+        ) -> None:
+            raise AssertionError("nobody calls it here")
+
+    own = Earlier.gather_specific_token_logprobs
+    vllm_cpu.install_sampler(Earlier)
+    assert Earlier.gather_specific_token_logprobs is own
 
 
 def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
@@ -311,6 +356,11 @@ def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
     assert not late.is_made
     own = Sampler.gather_logprobs(Sampler.compute_logprobs(logits), 2, torch.arange(4))
     torch.testing.assert_close(found.logprobs, own.logprobs, atol=2e-6, rtol=0)
+    named = {0: [5, 6], 3: [9]}
+    told = vllm.sampler().gather_specific_token_logprobs(late, named, torch.arange(4))
+    assert not late.is_made
+    expected = Sampler().gather_specific_token_logprobs(logits.log_softmax(1), named, torch.arange(4))
+    torch.testing.assert_close(told.logprobs, expected.logprobs, atol=2e-6, rtol=0)
     late[:, 7] = 0.0  # what was done to them counts
     assert vllm.sampler.gather_logprobs(late, 1, torch.arange(4)).logprob_token_ids[:, 1].tolist() == [7] * 4
 
