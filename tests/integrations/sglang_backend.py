@@ -112,6 +112,16 @@ def test_logprobs(sampler: Any) -> None:
     torch.testing.assert_close(output.next_token_logprobs, expected, atol=1e-5, rtol=0)
 
 
+def test_logprobs_of_named_ids(sampler: Any) -> None:
+    info, output = parameters(), LogitsProcessorOutput(next_token_logits=logits())
+    named = [None if row % 3 == 0 else [row % COLUMNS, 7, 7][: row % 3 + 1] for row in range(ROWS)]
+    sampler(output, info, True, [0] * ROWS, named, there(torch.arange(ROWS)))
+    assert output.next_token_token_ids_logprobs_idx == [ids or [] for ids in named]
+    expected = (logits() / info.temperatures).log_softmax(1)
+    for row, (ids, found) in enumerate(zip(named, output.next_token_token_ids_logprobs_val, strict=True)):
+        torch.testing.assert_close(torch.as_tensor(found).cpu(), expected[row, ids or []].cpu(), atol=1e-5, rtol=0)
+
+
 def test_kept_sets_of_top_k_or_top_p_alone(sampler: Any) -> None:
     """What SGLang's own torch sampler draws is drawn here too. Together the filters mean another thing there."""
     logits_of_one = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]])

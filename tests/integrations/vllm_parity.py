@@ -34,6 +34,8 @@ from tests.integrations.without_pinning import do_without_pinning
 from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
+NAMED = "gather_specific_token_logprobs"
+"""What looks up the ids that requests name: since 0.20, and since 0.22 in logprobs."""
 
 
 def blocks(kind: str) -> Any:
@@ -97,7 +99,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
     for name in ("gather_logprobs", "compute_logprobs"):
         monkeypatch.setattr(vllm_sampler.Sampler, name, staticmethod(getattr(vllm_sampler.Sampler, name)))
-    for name in ("forward", "sample"):
+    for name in ("forward", "sample", *({NAMED} & vars(vllm_sampler.Sampler).keys())):
         monkeypatch.setattr(vllm_sampler.Sampler, name, getattr(vllm_sampler.Sampler, name))
     monkeypatch.setattr(vllm_penalties, "apply_penalties", vllm_penalties.apply_penalties)
     for module in (vllm_sampler, vllm_ops):
@@ -223,6 +225,38 @@ class TestInstalled:
         no_ties = (found.logprobs[:, 1:].diff(dim=1) != 0).all(1) & (found.logprobs[:, -1] > -torch.inf)
         assert no_ties.sum() > BLOCK // 4
         assert torch.equal(found.logprob_token_ids[no_ties], expected.logprob_token_ids[no_ties])
+
+    @pytest.mark.parametrize("count", [None, 5])
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+    def test_logprobs_of_named_ids_are_those_of_vllm(
+        self, mode: str, count: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        do_without_pinning(monkeypatch)
+        sampler = vllm_sampler.Sampler(logprobs_mode=mode)
+        own = getattr(getattr(sampler, NAMED, None), "replaced", None)
+        if own is None:
+            pytest.skip("this vLLM names no ids, or looks them up in what it has drawn from")
+        logits, k, p = next(blocks("kp"))
+        named = {row: [row % COLUMNS, 3, 3, 199][: 1 + row % 4] for row in range(0, BLOCK, 3)}
+        asked = metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=count, logprob_token_ids=named)
+        given: list[tuple[Any, ...]] = []
+
+        def look_up(logprobs: Tensor, *arguments: Any) -> Any:
+            is_late = isinstance(logprobs, LateLogprobs)
+            assert is_late == (mode == "raw_logprobs")
+            given.append((logits.log_softmax(1) if is_late else logprobs.clone(), *arguments))
+            return getattr(vllm_sampler.Sampler, NAMED)(sampler, logprobs, *arguments)
+
+        setattr(sampler, NAMED, look_up)
+        output = sampler(logits.clone(), asked)
+        found, expected = output.logprobs_tensors, own(sampler, *given[0])
+        assert torch.equal(found.logprob_token_ids, expected.logprob_token_ids)
+        assert found.logprob_token_ids.dtype == expected.logprob_token_ids.dtype
+        assert torch.equal(found.logprob_token_ids[:, :1], output.sampled_token_ids)
+        torch.testing.assert_close(
+            found.logprobs, expected.logprobs, atol=2e-6 if mode == "raw_logprobs" else 0, rtol=0
+        )
+        assert torch.equal(found.selected_token_ranks, expected.selected_token_ranks)
 
     @pytest.mark.parametrize("tokens", [0, 1, 100])
     def test_penalties_are_those_of_vllm_bit_for_bit(self, tokens: int) -> None:
