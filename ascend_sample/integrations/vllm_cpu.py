@@ -200,10 +200,10 @@ def gather_specific_token_logprobs(
     Returns:
         vLLM's `LogprobsTensors`. Behind a row's own ids it has 0, with -inf.
     """
-    named = torch.zeros(len(logprobs), max(map(len, logprob_token_ids.values())), dtype=torch.int64)
+    named = torch.zeros(len(logprobs), max(map(len, logprob_token_ids.values())), dtype=torch.int64, device="cpu")
     is_named = torch.zeros_like(named, dtype=torch.bool)
     for row, ids in logprob_token_ids.items():
-        named[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
+        named[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device="cpu")
         is_named[row, : len(ids)] = True
     found = gather_logprobs(logprobs, 0, sampled, named)
     found.logprobs[:, 1:].masked_fill_(~is_named, -torch.inf)
