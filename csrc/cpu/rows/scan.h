@@ -136,7 +136,7 @@ class Quotients {
   template <bool kIsHasty = false>
   ASCEND_SAMPLE_INLINE Floats approximate_exp_of(const Floats& values) const {
     return approximate_exp<kIsHasty>(values, splat(kExponentE * inverse_),
-                           splat(kExponentBias + kExponentE * shift_));
+                                     splat(kExponentBias + kExponentE * shift_));
   }
   float exactly(float value) const { return (value - reference_) / temperature_; }
 
