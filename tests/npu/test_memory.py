@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
@@ -286,11 +287,13 @@ def test_too_many_rows(route: str) -> None:
 
 
 def test_memory_that_torch_wraps(route: str) -> None:
-    """As at::from_blob does: torch_npu keeps no format of it, and its own operators take it."""
+    """By at::from_blob, as DLPack's tensors are: torch_npu keeps no format of it."""
+    import torch_npu
+
     batch = make_batch().to("npu")
-    logits = batch.logits
-    storage = torch._C._construct_storage_from_data_pointer(logits.data_ptr(), logits.device, logits.nbytes)
-    wrapped = torch.empty(0, dtype=logits.dtype, device="npu").set_(storage, 0, logits.shape, logits.stride())
+    wrapped = from_dlpack(to_dlpack(batch.logits))
+    with pytest.raises(RuntimeError, match="requires a real NPU tensor"):
+        torch_npu.get_npu_format(wrapped)
     check_equal(replace(batch, logits=wrapped).sample(), batch.expected())
 
 
