@@ -286,7 +286,7 @@ def test_too_many_rows(route: str) -> None:
 
 
 def test_memory_that_torch_wraps(route: str) -> None:
-    """By at::from_blob, as torch's own reader of DLPack does: torch_npu, which has another one, keeps no format of it."""
+    """By at::from_blob, as torch's reader of DLPack does: torch_npu, which has another one, keeps no format of it."""
     batch = make_batch().to("npu")
     wrapped = torch._C._from_dlpack(torch._C._to_dlpack(batch.logits))
     check_equal(replace(batch, logits=wrapped).sample(), batch.expected())
