@@ -23,7 +23,7 @@ help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
 
 demo: export GOMP_SPINCOUNT ?= 1000
-# glibc gives large tensors back to the system with each step of the training: new pages took a fifth of it.
+# glibc gives large tensors back to the system with each step of the training, and clearing new pages takes long.
 demo: export MALLOC_MMAP_MAX_ ?= 0
 demo: export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
