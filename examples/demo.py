@@ -34,6 +34,7 @@ import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from torch import Tensor
 
+from ascend_sample._options import whole_number
 from ascend_sample.parity.environment import obstacle_of
 
 PROGRAM = Path(sys.argv[0]).stem  # this one, or an example that has its devices from here
@@ -173,7 +174,7 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Generate text on a CPU and an NPU and compare it, token by token.")
     parser.add_argument("--prompts", nargs="+", default=PROMPTS, help="beginnings of texts")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise that draws the tokens")
+    parser.add_argument("--seed", type=whole_number(0, 2**64 - 1), default=0, help="of the noise that draws the tokens")
     parser.add_argument("--retrain", action="store_true", help="train the language model although it is cached")
     return parse_with_devices(parser, 48, "how many tokens to add to the longest prompt")
 

@@ -19,6 +19,7 @@ from number_speller import END, MOST_DIGITS, START, WORDS, SpellerConfig, decode
 import torch
 from torch import Tensor
 
+from ascend_sample._options import whole_number
 from ascend_sample.decoding import DecodeOutput, EncoderDecoder, gather_tree
 from ascend_sample.decoding.beams.in_beam import search_in_beam
 from ascend_sample.decoding.beams.run import BeamRun
@@ -57,12 +58,10 @@ def show_steps(step_ids: Tensor, parent_ids: Tensor, beams: int) -> None:
 def main() -> int:
     """Decode, and gather the tree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("number", nargs="?", type=int, default=405)
-    parser.add_argument("--beams", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=SpellerConfig().steps, help="of the training")
+    parser.add_argument("number", nargs="?", type=whole_number(0, 10**MOST_DIGITS - 1), default=405)
+    parser.add_argument("--beams", type=whole_number(1), default=8)
+    parser.add_argument("--steps", type=whole_number(1), default=SpellerConfig().steps, help="of the training")
     arguments = parser.parse_args()
-    if not 0 <= arguments.number < 10**MOST_DIGITS or arguments.beams < 1 or arguments.steps < 1:
-        parser.error(f"number must be from 0 to {10**MOST_DIGITS - 1}, and --beams and --steps at least 1.")
     torch.set_num_threads(1)  # the operators are too small to share
     model = load_or_train(SpellerConfig(steps=arguments.steps))
     found, step_ids, parent_ids = decode(model, arguments.number, arguments.beams)

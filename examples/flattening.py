@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascend_sample import top_k_top_p_sample  # isort: skip  the first to import torch, safely
@@ -30,6 +29,7 @@ from language_model.training import TrainingConfig, split_documents
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.sampling import sample_rows
 
 TEMPERATURES = (1.0, 0.6)
@@ -194,13 +194,9 @@ def rounded(value: Any) -> Any:
 def main() -> int:
     """Measures, prints, and writes what it is asked to; returns the exit status."""
     parser = argparse.ArgumentParser(description="How far top-p alone is from what it means, with real logits.")
-    parser.add_argument("--draws", type=int, default=20000, help="how many are counted in one context, by each")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--draws", type=whole_number(1), default=20000, help="counted in one context, by each")
+    parser.add_argument("--json", type=file_to_write, help="write the figures to this file")
     arguments = parser.parse_args()
-    if arguments.draws < 1:
-        parser.error(f"--draws must be at least 1, got {arguments.draws}.")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json must name a file in a folder that exists, got {arguments.json}.")
     model, tokenizer = load_or_train()
     shown = show_context(model, tokenizer, arguments.draws)
     logits = unseen_logits(model, tokenizer)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from ascend_sample.decoding import (  # isort: skip  the first to import torch, safely
@@ -40,6 +39,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
+from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.sampling import SamplingParams
 
 PROMPTS = ("Return a list of all the", "If the argument is", "The")
@@ -137,13 +137,9 @@ def main() -> int:
     """Decodes and prints; returns the exit status."""
     parser = argparse.ArgumentParser(description="Continue prompts with every decoding strategy.")
     parser.add_argument("--prompts", nargs="+", default=PROMPTS, metavar="TEXT")
-    parser.add_argument("--tokens", type=int, default=24, help="how many each strategy appends at most (default: 24)")
-    parser.add_argument("--json", type=Path, help="write the beams of one search to this file")
+    parser.add_argument("--tokens", type=whole_number(1), default=24, help="that each strategy appends at most")
+    parser.add_argument("--json", type=file_to_write, help="write the beams of one search to this file")
     arguments = parser.parse_args()
-    if arguments.tokens < 1:
-        parser.error(f"--tokens must be at least 1, got {arguments.tokens}.")
-    if arguments.json and not arguments.json.parent.is_dir():
-        parser.error(f"--json must name a file in a folder that exists, got {arguments.json}.")
     model, tokenizer = load_or_train()
     with torch.inference_mode():
         prompts = [encode_prompt(tokenizer, text) for text in arguments.prompts]

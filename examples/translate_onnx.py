@@ -37,6 +37,7 @@ from number_speller import (  # isort: skip  imports torch safely
 
 import torch
 
+from ascend_sample._options import whole_number
 from ascend_sample.decoding import StepModel, beam_search
 from ascend_sample.decoding.onnx import OnnxModel, export_onnx
 
@@ -134,20 +135,21 @@ def compare(model: StepModel, runtime: StepModel, count: int, beams: int, nbest:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("numbers", nargs="*", type=int, default=NUMBERS, help=f"default: {NUMBERS}")
-    parser.add_argument("--beams", type=int, default=6)
-    parser.add_argument("--nbest", type=int, default=3)
-    parser.add_argument("--compare", type=int, default=200, metavar="COUNT", help="numbers to compare; default: 200")
+    numbers, count = whole_number(0, 10**MOST_DIGITS - 1), whole_number(1)
+    parser.add_argument("numbers", nargs="*", type=numbers, default=NUMBERS, help=f"default: {NUMBERS}")
+    parser.add_argument("--beams", type=count, default=6)
+    parser.add_argument("--nbest", type=count, default=3)
+    parser.add_argument("--compare", type=count, default=200, metavar="COUNT", help="numbers to compare; default: 200")
     parser.add_argument("--directory", type=Path, help="where to keep the graphs; default: nowhere")
-    parser.add_argument("--steps", type=int, default=SpellerConfig().steps, help="of the training")
+    parser.add_argument("--steps", type=count, default=SpellerConfig().steps, help="of the training")
     arguments = parser.parse_args()
-    if not all(0 <= number < 10**MOST_DIGITS for number in arguments.numbers):
-        parser.error(f"numbers must be from 0 to {10**MOST_DIGITS - 1}, got {arguments.numbers}.")
-    for name in ("beams", "nbest", "compare", "steps"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} must be at least 1, got {getattr(arguments, name)}.")
     if arguments.nbest > arguments.beams:
         parser.error(f"--nbest must be at most --beams ({arguments.beams}), got {arguments.nbest}.")
+    try:
+        if arguments.directory:
+            arguments.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--directory must be a folder, or be made one, got {error}.")
     return arguments
 
 

@@ -24,6 +24,8 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask
 from tokenizers import Tokenizer
 
+from ascend_sample._options import whole_number
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -89,17 +91,15 @@ def write_json(model: LanguageModel, tokenizer: Tokenizer, batch: SamplingBatch)
 def main() -> None:
     """Writes some objects, and reads them again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=6, help="objects")
+    parser.add_argument("--rows", type=whole_number(1), default=6, help="objects")
     parser.add_argument("--device", default="cpu", help="cpu, or npu:0")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    if options.rows < 1:
-        parser.error(f"--rows must be at least 1, got {options.rows}.")
     prepare([options.device])
     model, tokenizer = load_or_train()
     batch = SamplingBatch(tokenizer.get_vocab_size(), options.device)
-    requests = [SamplingParams(temperature=0.9, top_p=0.95, seed=options.seed + row) for row in range(options.rows)]
-    batch.extend(requests)
+    seeds = [(options.seed + row) % 2**64 for row in range(options.rows)]
+    batch.extend([SamplingParams(temperature=0.9, top_p=0.95, seed=seed) for seed in seeds])
     for text in write_json(model.to(options.device), tokenizer, batch):
         print(json.dumps(json.loads(text)))
 

@@ -126,7 +126,24 @@ def test_a_file_in_no_folder_is_refused_before_the_work(example: str) -> None:
     words = (str(EXAMPLES / f"{example}.py"), "--json", "no/such/folder/file")
     finished = run_python_warm(*words, PYTHONPATH=str(EXAMPLES.parent))
     assert finished.returncode == 2
-    assert "--json must name a file in a folder that exists, got no/such/folder/file." in finished.stderr
+    assert "argument --json: must name a file in a folder that exists, got 'no/such/folder/file'" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("example", "option", "value", "rule"),
+    [
+        ("demo", "--seed", "-1", "must be in [0, 18446744073709551615]"),
+        ("flattening", "--json", ".", "must name a file in a folder that exists"),
+        ("translate_onnx", "--directory", "/dev/null/graphs", "must be a folder, or be made one"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_before_the_work(example: str, option: str, value: str, rule: str) -> None:
+    pytest.importorskip("tokenizers", reason="their language model needs it")
+    finished = run_python_warm(str(EXAMPLES / f"{example}.py"), option, value, PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 2
+    (said,) = (line for line in finished.stderr.splitlines() if "error: " in line)
+    assert option in said
+    assert rule in said
 
 
 def test_strategies_refuses_a_text_beyond_the_context() -> None:
@@ -136,8 +153,9 @@ def test_strategies_refuses_a_text_beyond_the_context() -> None:
     assert "strategies: the longest prompt and --tokens must fit the context of 256 tokens" in finished.stderr
 
 
-def test_valid_json() -> None:
-    lines = run_example("valid_json.py").splitlines()
+@pytest.mark.parametrize("seed", ["1", "-3"])  # from -3 on, rows have seeds of both signs
+def test_valid_json(seed: str) -> None:
+    lines = run_as_user(str(EXAMPLES / "valid_json.py"), "--seed", seed).splitlines()
     objects = [json.loads(line) for line in lines if line.startswith("{")]
     assert len(objects) == 6
     for value in objects:
