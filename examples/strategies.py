@@ -155,7 +155,8 @@ def main() -> int:
         assert stats is not None
         print(
             f"\nspeculative_sample: {int(found['speculative_sample'].lengths.sum())} tokens in {stats.target_passes} "
-            f"passes of the model; of what the text's own n-grams proposed, {stats.acceptance_rate():.0%} was accepted"
+            f"passes of the model, which looked at {int(stats.drafted.sum())} drafts of the text's own n-grams and "
+            f"accepted {int(stats.accepted.sum())}"
         )
         if arguments.json:
             arguments.json.write_text(json.dumps(rounded(search_tree(model, tokenizer)), indent=1) + "\n")

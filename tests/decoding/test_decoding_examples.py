@@ -116,8 +116,10 @@ def test_strategies(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert all(float(score) < 0 and len(text) == 1 for score, *text in texts.values())
         assert texts["speculative_sample"] == texts["greedy_search"]
-    tokens, passes = re.search(r"speculative_sample: (\d+) tokens in (\d+) passes of the model", output).groups()
-    assert int(passes) < int(tokens)
+    said = r"(\d+) tokens in (\d+) passes of the model, which looked at (\d+) drafts .* and accepted (\d+)$"
+    tokens, passes, drafts, accepted = map(int, re.search(said, output, re.MULTILINE).groups())
+    assert passes < tokens
+    assert accepted <= drafts
     assert_beams_of_one_search(json.loads(file.read_text()), steps=7, beams=4)
 
 
