@@ -8,10 +8,8 @@ python -m benchmarks publish                   # takes the last full run into do
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
@@ -55,20 +53,9 @@ def measure(options: argparse.Namespace) -> report.Run:
     return {"environment": found, "records": records, "gates": [gate.to_json() for gate in gates.judge(records)]}
 
 
-def save(run: report.Run, path: Path) -> None:
-    """Writes JSON with one record a line, which is small and shows what changed."""
-
-    def lines(values: list[Any]) -> str:
-        return "[\n" + ",\n".join(json.dumps(value) for value in values) + "\n]" if values else "[]"
-
-    found = json.dumps(run["environment"], indent=1)
-    text = f'{{\n"environment": {found},\n"gates": {lines(run["gates"])},\n"records": {lines(run["records"])}\n}}\n'
-    path.write_text(text, encoding="utf-8")
-
-
 def publish(run: report.Run, document: Path = DOCUMENT, data: Path = PUBLISHED, folder: Path = PICTURES) -> None:
     """Takes a run into the documentation: its JSON, the tables and the pictures."""
-    save(run, data)
+    environment.keep(data, run)
     drawn = pictures.draw(run, folder)
     links = pictures.links(drawn, folder.relative_to(document.parent).as_posix())
     document.write_text(report.fill(document.read_text(encoding="utf-8"), run, links), encoding="utf-8")
@@ -97,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         raise SystemExit(f"benchmarks: --output must be a folder, or be made one, got {error}. Name another.") from None
     run = measure(options)
-    save(run, path)
+    environment.keep(path, run)
     pictures.draw(run, options.output)
     report.show(run, Console(width=None if sys.stdout.isatty() else _WIDTH))
     verdicts = [gate["verdict"] for gate in run["gates"]]

@@ -5,7 +5,6 @@ python -m benchmarks.decoding_docs    # after python -m benchmarks.speculative a
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def publish(
 ) -> None:
     """Write the tables between their marks, and the numbers that pictures are drawn from."""
     fill_between(document, MARKS, "\n".join([*speculative_tables(speculative_run), "", *beam_tables(beam_run)]))
-    data.write_text(json.dumps({"speculative": speculative_run, "beam_search": beam_run}, indent=1) + "\n")
+    environment.keep(data, {"speculative": speculative_run, "beam_search": beam_run})
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,20 @@ VARIABLES = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_PROC_BIND", "ASCEND_SAMP
 
 
 def keep(file: Path, found: dict[str, Any]) -> None:
-    """Writes what a run has measured, for the documentation."""
+    """Writes what a run has measured, one record a line, which is small and shows what changed."""
+
+    def entry(value: Any) -> str:
+        if isinstance(value, dict):
+            return _lines("{}", (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in value.items()))
+        return _lines("[]", map(json.dumps, value)) if isinstance(value, list) else json.dumps(value)
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    text = _lines("{}", (f"{json.dumps(name)}: {entry(value)}" for name, value in found.items()))
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _lines(brackets: str, entries: Iterable[str]) -> str:
+    return "\n".join((brackets[0], ",\n".join(entries), brackets[1]))
 
 
 def kept(file: Path, command: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ ways: with seeds it makes each row's noise on its own.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,7 +300,7 @@ def _ratio(value: float) -> str:
 def publish(found: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED) -> None:
     """Take a run into the documentation."""
     fill_between(document, MARKS, tables(found))
-    data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    environment.keep(data, found)
 
 
 def show(found: dict[str, Any]) -> None:

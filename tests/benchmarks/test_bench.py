@@ -321,7 +321,8 @@ class TestPublish:
     def test_a_part_of_the_plan_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(command, "publish", lambda run: pytest.fail("published"))
         records = [made_up(cell) for cell in cases.quick_plan()]
-        command.save({"environment": {}, "records": records, "gates": []}, tmp_path / "performance.json")
+        run = {"environment": {}, "records": records, "gates": []}
+        environment.keep(tmp_path / "performance.json", run)
         with pytest.raises(SystemExit, match=rf"publish takes a full run, got {len(records)} of \d+ cells in "):
             command.main(["publish", "--output", str(tmp_path)])
 
@@ -329,6 +330,13 @@ class TestPublish:
 def test_the_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert environment._revision() == "unknown, without git"
+
+
+@pytest.mark.parametrize("name", ["performance", "sampling_speed", "decoding_speed"])
+def test_published_runs_have_a_record_a_line(name: str, tmp_path: Path) -> None:
+    published = ROOT / "docs" / f"{name}.json"
+    environment.keep(tmp_path / "again", environment.kept(published, ""))
+    assert (tmp_path / "again").read_text() == published.read_text()
 
 
 class TestDocumentation:

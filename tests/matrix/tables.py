@@ -26,8 +26,9 @@ def read(data: Path = DATA) -> dict[str, Any]:
 
 
 def keep(found: dict[str, Any], data: Path = DATA) -> None:
-    """Writes what was found."""
-    data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    """Writes what was found, a pair a line."""
+    pairs = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in found.items())
+    data.write_text(f"{{\n{pairs}\n}}\n", encoding="utf-8")
 
 
 def failures(record: dict[str, Any]) -> list[str]:
