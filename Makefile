@@ -75,7 +75,7 @@ fuzz: $(BIN)/.tools  ## random rows through the CPU kernel under AddressSanitize
 test-aarch64: $(BIN)/.tools  ## the CPU kernel's aarch64 code, cross-compiled, under qemu: bit for bit what it is here
 	$(RUN) tests/cpu/run_aarch64.py
 
-mutation: $(BIN)/.tools  ## plant faults in copies of the sources and see that the tests catch each
+mutation: $(BIN)/.tools  ## plant faults in WORKERS (2) copies of the sources and see that the tests catch each: hours; an interrupted run goes on where it was
 	$(RUN) -m tests.mutation.run --copies $(WORKERS)
 
 wheel: $(BIN)/.tools  ## a wheel that needs no compiler, with a core for each torch since 2.7: build/wheel; minutes, 5 GB
@@ -122,7 +122,7 @@ test-collectives: $(BIN)/.tools  ## a rank of a group is killed 200 times, emula
 	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest -o timeout=1800 tests/hostcann/test_hccl.py \
 	  tests/sampling/vocabulary_parallel/test_groups.py
 
-test-decoding-oracles: $(BIN)/.tools  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
+test-decoding-oracles: $(BIN)/.tools  ## group beam and contrastive search beside transformers 4.49, in an environment of its own: at least 1 GB
 	$(RUN) -m tests.decoding_oracles.run
 
 bench: $(BIN)/.tools  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
