@@ -35,4 +35,6 @@ print("npu:0 is EMULATED by hostcann:", torch.npu.get_device_name(0), "is only t
 same_ids = torch.equal(results["cpu"].logits_select_idx, results["npu:0"].logits_select_idx.cpu())
 same_kept = torch.equal(results["cpu"].logits_top_kp_select, results["npu:0"].logits_top_kp_select.cpu())
 print(f"the same ids: {same_ids}; the same kept logits, bit for bit: {same_kept}")
+assert same_ids, "the device must draw the CPU's ids"
+assert same_kept, "the device must keep the CPU's logits"
 print("kernels launched:", counted.launches.get("aclnnTopKTopPSample", 0), "x aclnnTopKTopPSample")

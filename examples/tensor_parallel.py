@@ -61,6 +61,7 @@ def run_rank(rank: int, meeting_place: str) -> None:
         sent, gathered = exchange.bytes_sent / STEPS, len(REQUESTS) * width * 4
         print(f"{RANKS} processes, {exchange.collectives / STEPS:.1f} collectives a step; each sends {sent:.0f} bytes;")
         print(f"its part of the logits has {gathered} bytes. The texts of one process: {torch.equal(together, alone)}")
+    assert torch.equal(together, alone), "processes together must write the texts of one"
     dist.destroy_process_group()
 
 
