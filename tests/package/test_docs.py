@@ -179,6 +179,11 @@ class TestNames:
         known = set(re.findall(r"\b(?:HOSTCANN|ASCEND_SAMPLE)_[A-Z_]+\b", text))
         assert set(re.findall(r"\b(?:HOSTCANN|ASCEND_SAMPLE)_[A-Z_]+\b", document.read_text())) <= known
 
+    def test_who_has_counted_launches(self, document: Path) -> None:
+        """No device has: who reads that page alone must not take the counts for a device's."""
+        text = document.read_text()
+        assert "launches" not in text or "hostcann" in FENCE.sub("", text)
+
     def test_sections_that_the_sources_cite(self) -> None:
         headings = re.findall(r"^## (\d)\. ", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)
         assert headings == list("1234567")
