@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.drafts.places import NO_TOKEN
 from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.rows.table import NO_SLOT
 
 COMPARED: Final = (
     *DISTRIBUTION,
@@ -33,14 +35,16 @@ def digest_of_requests(batch: SamplingBatch, edits: Mapping[str, Tensor]) -> byt
 
     Args:
         batch: the requests.
-        edits: arguments of `sample_rows`; the ids are of rows with penalties.
+        edits: arguments of `sample_rows`; the ids are of rows with penalties, in whatever slots a rank has these.
     """
     asked = [{**params.to_mapping(), "seed": None} for params in batch.params]
     digest = hashlib.blake2b(repr(asked).encode(), digest_size=DIGEST_BYTES)
     if "penalty_ids" in edits:
-        ids, lengths = edits["penalty_ids"], edits["penalty_lengths"]
-        is_there = torch.arange(ids.shape[1], device="cpu") < lengths.unsqueeze(1)
-        digest.update(ids.masked_fill(~is_there, 0).sort(1).values.numpy().tobytes())
+        slots = edits["penalty_slot"][edits["penalty_slot"] != NO_SLOT]
+        lengths = edits["penalty_lengths"][slots].unsqueeze(1)
+        ids = edits["penalty_ids"][slots, : int(lengths.max())]
+        is_there = torch.arange(ids.shape[1], device="cpu") < lengths
+        digest.update(ids.masked_fill(~is_there, NO_TOKEN).sort(1).values.numpy().tobytes())
     return digest.digest()
 
 

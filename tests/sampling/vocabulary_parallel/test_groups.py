@@ -107,6 +107,27 @@ def test_ranks_with_other_requests_are_named(what: str) -> None:
         step_of(OTHERS[what])
 
 
+@pytest.mark.parametrize("output_ids", [[], [9, 0, 9]])
+def test_the_same_requests_may_have_other_slots(output_ids: list[int]) -> None:
+    """Where the first rank has seen a longer text go, and its rows move, the other one has begun anew."""
+    asked = [SamplingParams(seed=seed, repetition_penalty=2.0) for seed in range(3)]
+    prompts = [[*range(40)], [4, 5, 6], [3, 2]]
+
+    def make(rank: int) -> SamplingBatch:
+        batch = SamplingBatch(64)
+        if rank:
+            batch.extend(asked[:0:-1], prompts[:0:-1], output_ids=[output_ids] * 2)
+            return batch
+        batch.extend(asked, prompts)
+        batch.flush()
+        batch.remove(0)
+        for token_id in output_ids:
+            batch.append(torch.full((2,), token_id))
+        return batch
+
+    step_of(make)
+
+
 def test_ranks_with_another_bitmask_are_named() -> None:
     with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
         step_of(lambda rank: batch_of_rank(USUAL, USUAL), lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32))
