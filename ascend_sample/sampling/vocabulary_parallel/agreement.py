@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Hashable, Mapping
 from typing import Final
 
@@ -53,7 +54,7 @@ def digests_of(
     options: str,
     is_seeded: npt.NDArray[np.bool_],
     requests: bytes,
-    bitmask: Tensor | None,
+    edits: Mapping[str, Tensor],
     proposed: bytes | None = None,
 ) -> Tensor:
     """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `NAMES` * 4].
@@ -63,14 +64,16 @@ def digests_of(
         options: what else has to be the same, as text.
         is_seeded: of each row, whether its seed is the same on all ranks, or should be.
         requests: from `digest_of_requests`.
-        bitmask: of the step.
+        edits: arguments of `sample_rows`, of which the bitmask and its rows are looked at.
         proposed: the drafts; None where there are none, and none are compared.
     """
     arrays = [getattr(batch.host, name).tobytes() for name in COMPARED]
     arrays.append(np.where(is_seeded, batch.host.seed, 0).tobytes())
-    arrays.append(options.encode())
-    arrays.append(requests)
-    arrays.append(b"" if bitmask is None else bitmask.sum().numpy().tobytes())  # a megabyte and more, in each step
+    masks = b""
+    if "bitmask" in edits:  # a megabyte and more, in each step: a checksum is enough
+        words, rows = edits["bitmask"].numpy(), edits["bitmask_rows"].numpy()
+        masks = zlib.crc32(words.data).to_bytes(4, "little") + rows.tobytes()
+    arrays += [options.encode(), requests, masks]
     if proposed is not None:
         arrays.append(proposed)
     digests = b"".join(hashlib.blake2b(array, digest_size=DIGEST_BYTES).digest() for array in arrays)

@@ -152,7 +152,7 @@ class DeviceSteps:
         is_seeded = np.array([params.seed is not None for params in batch.params])
         options = f"{steps.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {steps.logprobs_mode.value}"
         requests = digest_of_requests(batch, {})
-        exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, None)
+        exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, {})
         # Messages of other requests have other lengths: they are compared before.
         check_digests(exchange.all_gather(digests.to(logits.device)).cpu(), exchange.rank)
         seeds = Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[: len(batch)].copy()))

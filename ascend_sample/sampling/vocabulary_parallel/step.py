@@ -114,7 +114,7 @@ class ShardedSteps:
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
         compared = agreed.compared(batch, asked)
         requests = digest_of_requests(batch, edits) if compared is None else compared
-        digests = digests_of(batch, options, plan.is_seeded, requests, edits.get("bitmask"), proposed_to(batch))
+        digests = digests_of(batch, options, plan.is_seeded, requests, edits, proposed_to(batch))
         if compared is None:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
             agreed.note(batch, asked, requests)

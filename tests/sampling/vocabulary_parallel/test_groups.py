@@ -65,7 +65,9 @@ def test_mixed_rows_share_collectives() -> None:
 
 
 def step_of(
-    make: Callable[[int], SamplingBatch], bitmask: Callable[[int], torch.Tensor] | None = None
+    make: Callable[[int], SamplingBatch],
+    bitmask: Callable[[int], torch.Tensor] | None = None,
+    bitmask_rows: Callable[[int], list[int] | None] = lambda _: None,
 ) -> SamplerOutput:
     """Takes a step on two ranks, each with what is made for it."""
 
@@ -74,7 +76,7 @@ def step_of(
         sampler = Sampler(shard=shard)
         mask = None if bitmask is None else bitmask(exchange.rank)
         batch = make(exchange.rank)
-        return sampler(torch.zeros(len(batch), 32), batch, bitmask=mask)
+        return sampler(torch.zeros(len(batch), 32), batch, bitmask=mask, bitmask_rows=bitmask_rows(exchange.rank))
 
     return on_threads(2, run)[0]
 
@@ -128,9 +130,18 @@ def test_the_same_requests_may_have_other_slots(output_ids: list[int]) -> None:
     step_of(make)
 
 
-def test_ranks_with_another_bitmask_are_named() -> None:
+FORCED = torch.tensor([[1, 0], [0, 1]], dtype=torch.int32)
+OTHER_MASKS: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[int], list[int] | None]]] = {
+    "words": (lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32), lambda _: None),
+    "places of words": (lambda rank: FORCED[:, [rank, 1 - rank]], lambda _: None),
+    "rows of masks": (lambda rank: FORCED[:1], lambda rank: [rank]),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_MASKS)
+def test_ranks_with_another_bitmask_are_named(what: str) -> None:
     with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
-        step_of(lambda rank: batch_of_rank(USUAL, USUAL), lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32))
+        step_of(lambda rank: batch_of_rank(USUAL, USUAL), *OTHER_MASKS[what])
 
 
 def test_a_mask_on_one_rank_alone_is_named() -> None:
