@@ -103,8 +103,19 @@ class VocabularyShard:
 
     @cached_property
     def exchange(self) -> Exchange:
-        """Returns what the ranks tell each other bytes by."""
-        return self.group if isinstance(self.group, Exchange) else ProcessGroupExchange(self.group)
+        """Returns what the ranks tell each other bytes by.
+
+        Raises:
+            ValueError: the caller is none of the ranks, or alone with a part.
+        """
+        found = self.group if isinstance(self.group, Exchange) else ProcessGroupExchange(self.group)
+        if not 0 <= found.rank < found.size:  # torch gives those who are not in a group one of -1 ranks
+            got, remedy = f"rank {found.rank} of {found.size}", "Give the group that this rank is in."
+            refuse(OWNER, "group", "have the caller among its ranks", got, remedy)
+        if found.size == 1 and len(self.ids) < self.vocab_size:
+            rule = f"be all of the vocabulary, range(0, {self.vocab_size}), for a rank that is alone"
+            refuse(OWNER, "ids", rule, self.ids, "Give the group of all ranks that have parts.")
+        return found
 
     def find_borders(self, device: torch.device | str = "cpu") -> Borders:
         """Returns the parts of all ranks, which tell each other: a collective of its own, once a sampler.

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -219,6 +220,9 @@ def test_wrong_calls() -> None:
         def all_gather(self, message: torch.Tensor) -> torch.Tensor:
             return message.unsqueeze(0)
 
+    for first_id, width in ((0, 63), (1, 63), (64, 64)):  # of a rank that is alone
+        with pytest.raises(ValueError, match=r"ids must be all of the vocabulary, range\(0, 64\), .*got range"):
+            Sampler(shard=VocabularyShard(first_id, width, 64, Alone()))
     with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got '5'"):
         VocabularyShard(0, "5", 64, Alone())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="VocabularyShard: first_id must be in"):
@@ -231,6 +235,15 @@ def test_wrong_calls() -> None:
         sampler(torch.zeros(1, 70), SamplingBatch(65))
     whole = Sampler()(torch.arange(64.0).expand(1, 64), batch, advance=False).token_ids
     assert torch.equal(sampler(torch.arange(70.0).expand(1, 70), batch).token_ids, whole)
+
+
+def test_a_group_without_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch gives those who are not in a group has -1 ranks."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: -1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: -1)
+    group: Any = torch.distributed.GroupMember.NON_GROUP_MEMBER
+    with pytest.raises(ValueError, match="VocabularyShard: group must have the caller among its ranks, got rank -1"):
+        Sampler(shard=VocabularyShard(0, 64, 64, group))
 
 
 # ---- processes ----
