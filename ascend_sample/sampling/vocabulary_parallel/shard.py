@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import check_integer, refuse
 from ascend_sample.sampling.vocabulary_parallel.exchange import Exchange, ProcessGroupExchange
 
 OWNER: Final = "VocabularyShard"
@@ -90,11 +90,7 @@ class VocabularyShard:
             ("width", 1, MAX_VOCAB_SIZE),
             ("vocab_size", 1, MAX_VOCAB_SIZE),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                refuse(OWNER, name, "be an int", show(value), "Give the numbers of this rank.", TypeError)
-            if not least <= value <= most:
-                refuse(OWNER, name, f"be in [{least}, {most}]", value, "Give the numbers of this rank.")
+            object.__setattr__(self, name, check_integer(OWNER, name, getattr(self, name), low=least, high=most))
 
     @property
     def ids(self) -> range:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from mixed_rows import random_case, split
@@ -223,11 +224,15 @@ def test_wrong_calls() -> None:
     for first_id, width in ((0, 63), (1, 63), (64, 64)):  # of a rank that is alone
         with pytest.raises(ValueError, match=r"ids must be all of the vocabulary, range\(0, 64\), .*got range"):
             Sampler(shard=VocabularyShard(first_id, width, 64, Alone()))
-    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got '5'"):
+    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got str '5'"):
         VocabularyShard(0, "5", 64, Alone())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="VocabularyShard: first_id must be in"):
         VocabularyShard(-1, 5, 64, Alone())
-    sampler, batch = Sampler(shard=VocabularyShard(0, 70, 64, Alone())), SamplingBatch(64)
+    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got bool True"):
+        VocabularyShard(0, True, 64, Alone())
+    shard = VocabularyShard(np.int32(0), np.uint8(70), np.int64(64), Alone())  # type: ignore[arg-type]
+    assert {type(number) for number in (shard.first_id, shard.width, shard.vocab_size)} == {int}
+    sampler, batch = Sampler(shard=shard), SamplingBatch(64)
     batch.add(USUAL)
     with pytest.raises(ValueError, match=re.escape("logits must have the shape of the batch, [1, 70], got [1, 64]")):
         sampler(torch.zeros(1, 64), batch)
