@@ -147,6 +147,8 @@ def test_who_gets_the_tokens() -> None:
     verified = verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), batch, counts=[1, 1])
     with pytest.raises(ValueError, match="accepted must be less than the tokens of a request, 2, got 2"):
         verified.append_to(batch, accepted=[2, 0])
+    with pytest.raises(ValueError, match="accepted must be at most 2147483647, got 9223372036854775807"):
+        verified.append_to(batch, accepted=[2**63 - 1, 0])
     assert batch.position.tolist() == [0, 0]
 
 
@@ -156,6 +158,7 @@ BAD = [
     ({"counts": [0.5, 1]}, TypeError, "counts must be ints"),
     ({"counts": 1}, TypeError, "counts must be ints, got 1"),
     ({"counts": [2**70, 1]}, TypeError, "counts must be ints"),
+    ({"counts": [2**62, 1]}, ValueError, "counts must be at most 2147483647, got 4611686018427387904"),
     ({"sampler": 5}, TypeError, "sampler must be a Sampler, got int"),
     ({"logits": torch.zeros(2, 5)}, ValueError, r"logits must have the shape of the places, \[4, 5\]"),
     ({"logits": torch.zeros(4, 5).double()}, TypeError, "logits must be float32"),

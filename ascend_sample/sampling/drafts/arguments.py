@@ -14,6 +14,7 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.places import Ids, requests_of_places
 from ascend_sample.sampling.edits.state_slots import refuse_states
+from ascend_sample.sampling.requests.checks import LARGEST_COUNT
 from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 
@@ -34,13 +35,16 @@ def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
 
 
 def checked_counts(name: str, counts: Counts, requests: int) -> Ids:
-    """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
-    given = host_ints(NAME, name, counts, "Give the number of each request's drafts.")
+    """Returns counts as int64 whose sum int64 holds, or raises unless there is one for each request, on the host."""
+    remedy = "Give the number of each request's drafts."
+    given = host_ints(NAME, name, counts, remedy)
     if len(given) != requests:
-        remedy = "A request without drafts has 0."
-        refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
-    if len(given) and given.min() < 0:
+        rule = f"be as many as the batch has requests, {requests}"
+        refuse(NAME, name, rule, len(given), "A request without drafts has 0.")
+    if given.min(initial=0) < 0:
         refuse(NAME, name, "be at least 0", int(given.min()), "A request without drafts has 0.")
+    if given.max(initial=0) > LARGEST_COUNT:
+        refuse(NAME, name, f"be at most {LARGEST_COUNT}", int(given.max()), remedy)
     return given
 
 
