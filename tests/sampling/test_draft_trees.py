@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from drafting import DRAFTERS, Drafts, ToyModel, decoded, decoded_with_drafts, new_batch, random_params
@@ -201,6 +202,7 @@ BAD = [
     ),
     ({"parents": [-1, -1, -1, 0]}, ValueError, "parents must be .*, got -1 for place 1 of request 0"),
     ({"parents": [-1.0, 0, -1, 0]}, TypeError, "parents must be ints"),
+    ({"parents": np.array([-1, 0, -1, 0]).view(np.uint64)}, TypeError, "parents must be ints, got array"),
     ({"rule": "standard"}, ValueError, r"parents must be None for the rule 'standard', got a tree\. Its drafts are"),
     ({"rule": "block"}, ValueError, r"parents must be None for the rule 'block', got a tree\. Its drafts are chains"),
 ]

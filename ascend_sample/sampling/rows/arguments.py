@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import is_integer, refuse, show
+from ascend_sample._errors import LARGEST_INTEGER, is_integer, refuse, show
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.parameters import check_uncaptured
 
@@ -33,7 +33,7 @@ def host_ints(owner: str, name: str, values: Any, remedy: str) -> NDArray[numpy.
         wait = "Give a list of ints; reading a tensor would wait for the device."
         refuse(owner, name, "be on the host", f"a tensor on {values.device}", wait)
     given = ints_of(values)
-    if given is None:
+    if given is None or int(given.max(initial=0)) > LARGEST_INTEGER:
         refuse(owner, name, "be ints", show(values), remedy, TypeError)
     return given.astype(numpy.int64)
 
