@@ -174,10 +174,11 @@ class DeviceSteps:
         parts = {logits.dtype: part(logits[:, : len(ids)])}
         if is_edited.any():
             # Edits are those of whole rows, of which all but the part means nothing.
-            if self._room is None or self._room.shape != (len(batch), batch.vocab_size):
-                self._room = logits.new_zeros(len(batch), batch.vocab_size)
-            self._room[:, ids.start : ids.stop] = logits[:, : len(ids)]
-            edited = batch.edited(self._room, allowed, has_ranges=False)
+            shape, room = (len(batch), batch.vocab_size), self._room
+            if room is None or (room.shape, room.dtype, room.device) != (shape, logits.dtype, logits.device):
+                room = self._room = logits.new_zeros(shape)
+            room[:, ids.start : ids.stop] = logits[:, : len(ids)]
+            edited = batch.edited(room, allowed, has_ranges=False)
             assert edited is not None, "rows are edited"
             parts[torch.float32] = part(edited[:, ids.start : ids.stop])
         return parts

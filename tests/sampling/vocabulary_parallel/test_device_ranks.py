@@ -85,6 +85,23 @@ def test_samplers_that_share_a_batch(npu: str) -> None:
     assert one == other
 
 
+def test_a_sampler_edits_logits_of_any_dtype(npu: str) -> None:
+    """What is as good as the best in one is not in the next."""
+    logits = torch.zeros(1, 64)
+    logits[0, [10, 40]] = torch.tensor([5.0, 5.001])
+
+    def found(sampler: Sampler, part: torch.Tensor) -> list[int]:
+        batch = SamplingBatch(64, npu)
+        batch.add(SamplingParams(temperature=0, logit_bias={3: 1.0}))
+        return [sampler(part.to(npu, dtype), batch).token_ids.item() for dtype in (torch.bfloat16, torch.float32)]
+
+    def run(exchange: Exchange) -> list[int]:
+        shard = shards_of((32, 32), 64, exchange)
+        return found(Sampler(shard=shard), part_of(logits, shard))
+
+    assert [found(Sampler(), logits), *on_threads(2, run)] == [[10, 40]] * 3
+
+
 @pytest.mark.parametrize("others", [0, 4])
 def test_ranges_are_found_in_whole_rows_alone(others: int, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
