@@ -263,8 +263,22 @@ def test_no_requests(device: str) -> None:
     verified.append_to(batch)
 
 
+def test_what_is_refused_while_a_graph_is_captured_leaves_nothing_behind(npu: str) -> None:
+    """Places that were made then would never have been written."""
+    batch, step = SamplingBatch(9, npu), StaticVerification(1, 3, 9, torch.float32, npu)
+    batch.add(SamplingParams(temperature=0))
+    says = "StaticVerification: logits must be on a device whose stream no graph captures"
+    with pytest.raises(ValueError, match=says), torch.npu.graph(torch.npu.NPUGraph()):
+        step.prepare(batch)
+    drafts = torch.tensor([8, 7, 6], device=npu)
+    logits = torch.eye(9)[[8, 7, 6, 5]].to(npu)
+    assert verify_drafts(logits, drafts, batch, counts=[3]).token_ids.tolist() == [[8, 7, 6, 5]]
+
+
 def test_too_many_requests() -> None:
     step = StaticVerification(1, 3, 9, torch.float32, "cpu")
+    with pytest.raises(TypeError, match="StaticVerification: batch must be a SamplingBatch, got NoneType None"):
+        step.prepare(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="StaticVerification: batch must have at most 1 rows of 9 ids, got 2 of 9"):
         step.prepare(with_request())
 

@@ -8,13 +8,14 @@ import numpy
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_integer, refuse
+from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.arguments import Rule, check_rule
 from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
+from ascend_sample.sampling.rows.parameters import check_uncaptured
 from ascend_sample.sampling.rows.table import NO_SLOT
 from ascend_sample.sampling.static.step import StaticStep
 from ascend_sample.sampling.step.distribution import Distributions
@@ -158,9 +159,9 @@ class StaticVerification:
             bitmask_rows: the places that it is for.
 
         Raises:
-            TypeError: the bitmask is no int32 tensor, or its rows are no ints.
-            ValueError: the batch has too many requests, another vocabulary or device, or requests that ask for what
-                there is no room for, or what a graph cannot serve; or the bitmask does not fit.
+            TypeError: the batch is none; the bitmask is no int32 tensor, or its rows are no ints.
+            ValueError: a graph is captured; the batch has too many requests, another vocabulary or device, or requests
+                that ask for what there is no room for, or what a graph cannot serve; or the bitmask does not fit.
             IndexError: the bitmask is for a place that does not exist.
         """
         self._check(batch)
@@ -204,6 +205,8 @@ class StaticVerification:
         return VerifiedDrafts(self.token_ids[:count], self.accepted[:count], self.status[:count], None)
 
     def _check(self, batch: SamplingBatch) -> None:
+        check_uncaptured(NAME, self.logits)  # first: places that are made while one is captured are not there
+        check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
         host, edits = batch.host, batch.row_edits
         for asked, what, remedy in (
             (host.logprobs >= 0, "asks for logprobs", WITHOUT),
