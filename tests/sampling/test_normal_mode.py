@@ -6,6 +6,7 @@ import gc
 import itertools
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ import torch
 from ascend_sample import top_k_top_p_sample_v2, use_backend
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.npu import scratch
-from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, StaticStep
+from ascend_sample.sampling import (
+    Sampler,
+    SamplerOutput,
+    SamplingBatch,
+    SamplingParams,
+    StaticStep,
+    StaticVerification,
+    verify_drafts,
+)
 
 VOCAB_SIZE = 12
 REQUESTS = (
@@ -136,6 +145,25 @@ def test_a_sampler_keeps_no_batch(device: str) -> None:
     gc.collect()
     assert gone() is None
     assert [tensor() for tensor in tensors] == [None, None]
+
+
+@pytest.mark.parametrize("rule", ["match", "standard"])
+def test_a_batch_whose_drafts_were_verified_goes_at_once(device: str, rule: Any) -> None:
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend([SamplingParams(presence_penalty=0.5)] * 2)
+    drafts, logits = torch.tensor([1, 2]).to(device), torch.zeros(4, VOCAB_SIZE, device=device)
+    verify_drafts(logits, drafts, batch, counts=[1, 1], rule=rule).append_to(batch)
+    step = StaticVerification(2, 1, VOCAB_SIZE, torch.float32, device, rule=rule, history=9)
+    step.prepare(batch)
+    gone, table = weakref.ref(batch), weakref.ref(batch._table._tensors["int64"])
+    gc.collect()
+    gc.disable()  # which would find a batch and its places that keep one another, some time
+    try:
+        del batch
+        assert gone() is None
+        assert table() is None
+    finally:
+        gc.enable()
 
 
 def test_a_step_in_a_graph_keeps_no_batch(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Final
 
 import numpy
@@ -153,7 +154,7 @@ class DraftPlaces(SamplingBatch):
         super().__init__(batch.vocab_size, batch.device)
         batch.flush()
         self.layout = layout
-        self.requests = batch
+        self.requests: SamplingBatch = weakref.proxy(batch)  # which keeps these places as a plan, and goes with them
         self._taken: list[int] = []
         self._table = RowTable(batch.device, max(1, len(layout.request)))
         columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
