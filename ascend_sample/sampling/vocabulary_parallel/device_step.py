@@ -58,7 +58,7 @@ class DevicePlan:
     def __init__(
         self, batch: SamplingBatch, logits: Tensor, is_edited: routes.Booleans, steps: WholeSteps, borders: Borders
     ) -> None:
-        of_row = kinds_of(batch, steps.keep_ties).of_row
+        of_row = kinds_of(batch, steps.keep_ties)
         is_gathered = np.isin(of_row, (Kind.CUT, Kind.WHOLE)) | (batch.host.logprobs >= 0)
         parameters, count, ranks = batch.row_parameters(), len(batch), len(borders.ends)
         self.candidates: list[CandidateRows] = []

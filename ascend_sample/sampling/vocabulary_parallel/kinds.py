@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,31 +26,20 @@ class Kind(enum.IntEnum):
     WHOLE = 5  # the logits themselves
 
 
-class RowKinds(NamedTuple):
-    """The rows of a batch, by kind.
-
-    Attributes:
-        of_row: int64 [batch], a `Kind` each.
-        is_drawn: bool [batch], whether noise decides.
-    """
-
-    of_row: Rows
-    is_drawn: Booleans
-
-    def rows(self, *kinds: Kind) -> Rows:
-        """Returns the rows of these kinds, ascending."""
-        return np.flatnonzero(np.isin(self.of_row, kinds))
+def rows_of(of_row: Rows, *kinds: Kind) -> Rows:
+    """Returns the rows of these kinds, ascending."""
+    return np.flatnonzero(np.isin(of_row, kinds))
 
 
-def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
-    """Chooses the kind of each row, of which all seeds are known.
+def kinds_of(batch: SamplingBatch, keep_ties: bool) -> Rows:
+    """Chooses the kind of each row, of which all seeds are known: int64 [batch], a `Kind` each.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
         >>> batch = SamplingBatch(vocab_size=4)
         >>> batch.extend([SamplingParams(temperature=0), SamplingParams(top_k=2), SamplingParams(min_p=0.5)])
         range(0, 3)
-        >>> kinds_of(batch, keep_ties=False).of_row
+        >>> kinds_of(batch, keep_ties=False)
         array([0, 1, 3])
     """
     host, vocab_size = batch.host, batch.vocab_size
@@ -64,4 +52,4 @@ def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
     kinds = np.where(is_ranked, Kind.FIRST, kinds)
     kinds = np.where(is_greedy, Kind.BEST, kinds)
     kinds = np.where(host.is_ranged != 0, Kind.WHOLE, kinds)  # a range is told by sums of whole rows
-    return RowKinds(kinds.astype(np.int64), ~is_greedy)
+    return kinds.astype(np.int64)

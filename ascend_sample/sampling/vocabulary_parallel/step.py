@@ -105,8 +105,8 @@ class ShardedSteps:
         agreed = self._seeds.setdefault(batch, Agreement())
         seeds, unknown = agreed.split(batch)
         are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
-        asked = (logits.dtype, self._keep_ties, self._mode, unknown.tobytes())
-        key = ("shard", *asked, are_edited)
+        asked = (logits.dtype, self._keep_ties, self._mode)
+        key = ("shard", *asked, unknown.tobytes(), are_edited)
         if key not in batch.plans:
             is_processed = self._mode.is_processed
             batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, is_processed)

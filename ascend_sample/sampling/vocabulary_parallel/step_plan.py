@@ -14,7 +14,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.rows.parameters import RowParameters, is_limited
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
-from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, RowKinds, Rows, kinds_of
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, Rows, kinds_of, rows_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
 
 FEW: Final = 64
@@ -33,8 +33,7 @@ class StepPlan:
         is_processed: logprobs are those of processed logits.
 
     Attributes:
-        keep_ties: as given.
-        kinds: of the rows.
+        keep_ties, unknown: as given.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
         best_places, greedy_among_best: int64 tensors: these rows, and which of them are greedy.
         greedy, first, races, late, cut, whole: the rows by kind, ascending.
@@ -57,18 +56,15 @@ class StepPlan:
         is_processed: bool,
     ) -> None:
         self.keep_ties, host = keep_ties, batch.host
-        kinds = kinds_of(batch, keep_ties)
-        self.unknown = unknown[kinds.is_drawn[unknown]]
-        of_row = kinds.of_row.copy()
-        of_row[self.unknown[of_row[self.unknown] == Kind.RACE]] = Kind.LATE_RACE
-        self.kinds = RowKinds(of_row, kinds.is_drawn)
-        self.greedy, self.first, self.races, self.late, self.cut, self.whole = map(self.kinds.rows, Kind)
-        self.best = self.kinds.rows(Kind.BEST, Kind.LATE_RACE, Kind.CUT)
+        self.unknown, of_row = unknown, kinds_of(batch, keep_ties)
+        of_row[unknown[of_row[unknown] == Kind.RACE]] = Kind.LATE_RACE
+        self.greedy, self.first, self.races, self.late, self.cut, self.whole = (rows_of(of_row, kind) for kind in Kind)
+        self.best = rows_of(of_row, Kind.BEST, Kind.LATE_RACE, Kind.CUT)
         self.best_places = torch.from_numpy(self.best)
         self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))
-        self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
+        self.maxima = rows_of(of_row, Kind.RACE, Kind.LATE_RACE, Kind.CUT)
         self.asking = asking = np.flatnonzero(host.logprobs >= 0)
-        by_parts, by_candidates = self._ways_to_report(host.top_k, is_processed, batch.vocab_size)
+        by_parts, by_candidates = self._ways_to_report(of_row, host.top_k, is_processed, batch.vocab_size)
         self.reported, self.kept = asking[by_parts[asking]], asking[by_candidates[asking]]
         self.gathered = np.union1d(self.whole, np.setdiff1d(asking, np.union1d(self.reported, self.kept)))
         self.is_seeded = np.array([params.seed is not None for params in batch.params])
@@ -104,10 +100,9 @@ class StepPlan:
         self.digits = np.where(is_float, DIGITS[torch.float32], DIGITS[dtype])
 
     def _ways_to_report(
-        self, top_k: npt.NDArray[np.int32], is_processed: bool, vocab_size: int
+        self, of_row: Rows, top_k: npt.NDArray[np.int32], is_processed: bool, vocab_size: int
     ) -> tuple[Booleans, Booleans]:
         """Tells of each row whether logprobs are made of parts, or of candidates; else of the gathered row."""
-        of_row = self.kinds.of_row
         if not is_processed:
             return of_row != Kind.WHOLE, np.zeros(len(of_row), np.bool_)
         # What a nucleus or ties keep is what a row of all logits keeps: it may end elsewhere than the draw's.

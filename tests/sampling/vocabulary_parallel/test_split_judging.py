@@ -9,7 +9,7 @@ import pytest
 import torch
 from mixed_drafts import DraftCase, drawn_drafts, is_same, on_rank, split, whole
 from mixed_rows import Case
-from shard_ranks import Exchange, on_threads, shards_of
+from shard_ranks import Exchange, on_threads, part_of, shards_of
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify, verify_drafts
 from ascend_sample.sampling.vocabulary_parallel import split_judging, split_steps
@@ -69,6 +69,25 @@ def test_ties_that_are_kept() -> None:
         case = case_of({"top_k": top_k}, "standard")
         equal = case.case._replace(logits=case.case.logits.clamp(max=4), options={"keep_ties": True})
         check(case._replace(case=equal))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_requests_without_a_seed_get_the_first_ranks(rule: Any) -> None:
+    """The step needs no noise for them, but drafts are judged with some: here for what replaces one."""
+    logits = torch.zeros(32, 64)
+    logits[:, [5, 6, 40, 60]] = 1.0
+
+    def run(exchange: Exchange) -> list[list[int]]:
+        batch = SamplingBatch(64, generator=torch.Generator().manual_seed(exchange.rank))
+        batch.extend([SamplingParams(top_k=1)] * 16)
+        shard = shards_of((32, 32), 64, exchange)
+        sampler, drafts = Sampler(keep_ties=True, shard=shard), torch.full((16,), 9)
+        verified = verify_drafts(part_of(logits, shard), drafts, batch, counts=[1] * 16, rule=rule, sampler=sampler)
+        return verified.token_ids.tolist()
+
+    first, second = on_threads(2, run)
+    assert first == second
+    assert len({tokens[0] for tokens in first}) > 1
 
 
 @pytest.mark.parametrize("rule", RULES)
