@@ -121,6 +121,17 @@ def test_rows_that_are_sorted(device: str, mode: str, options: dict[str, Any]) -
     assert_replays_are_eager_steps(20, mode, device, **options)
 
 
+def test_room_for_edits_leaves_every_bit_as_it_is(device: str) -> None:
+    """Of rows that use none of it, zeros of either sign, what is infinite and NaN."""
+    step = StaticStep(1, 8, torch.float32, device, addends=2, history=2, bitmask=True)
+    step.logits.copy_(torch.tensor([[-0.0, 0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, -0.0]]))
+    batch = SamplingBatch(8, device)
+    batch.add(SamplingParams())
+    step.prepare(batch)
+    edited, _ = step.draw()
+    assert edited.view(torch.int32).tolist() == step.logits.view(torch.int32).tolist()
+
+
 @pytest.mark.parametrize(
     ("params", "copies", "launches"),
     [

@@ -18,6 +18,8 @@ from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 NAME = "StaticEdits"
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that leave every bit as it is."""
+NO_ADDEND = -0.0
+"""So does this, of whatever id: 0 would make a zero of a negative one."""
 EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
 
 
@@ -42,7 +44,7 @@ class StaticEdits:
         self.addends, self.history, self.bitmask = addends, history, bitmask
         self._vocab_size = vocab_size
         self._addend_ids = torch.zeros(rows, addends, dtype=torch.int64, device=device)
-        self._addends = torch.zeros(rows, addends, device=device, dtype=torch.float32)
+        self._addends = torch.full((rows, addends), NO_ADDEND, device=device, dtype=torch.float32)
         self._seen = torch.zeros(rows, history, dtype=torch.int64, device=device)
         self._occurrences = torch.zeros(rows, history, dtype=torch.int32, device=device)
         words = words_of(vocab_size) if bitmask else 0
@@ -165,7 +167,7 @@ class StaticEdits:
     def _write_rows(self, batch: SamplingBatch, is_edited: bool) -> None:
         """Copies what stays the same for as long as the batch does."""
         edits, host = batch.row_edits, batch.host
-        self._addends.zero_()  # an addend of 0 changes nothing, whatever the id
+        self._addends.fill_(NO_ADDEND)
         self._own_words.fill_(-1)
         self._penalized = None
         if is_edited:
