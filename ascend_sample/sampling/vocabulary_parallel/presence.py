@@ -53,10 +53,13 @@ def this_process() -> Process:
     """
     number = os.getpid()
     found = _state_and_start(number)
+    try:
+        boot = (PROCESSES / "sys/kernel/random/boot_id").read_bytes()
+        place = boot + os.readlink(PROCESSES / "self/ns/pid").encode()
+    except OSError:  # a container may hide them
+        found = None
     if found is None:
         return Process(UNKNOWN, number, UNKNOWN)
-    boot = (PROCESSES / "sys/kernel/random/boot_id").read_bytes()
-    place = boot + os.readlink(PROCESSES / "self/ns/pid").encode()
     digest = hashlib.blake2b(place, digest_size=8).digest()
     return Process(int.from_bytes(digest, "little", signed=True), number, found[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,12 @@ def test_processes_of_other_places_are_not_looked_for(other: subprocess.Popen[by
     assert said_of(process, elsewhere) == ", and rank 1 is gone"
 
 
-def test_without_a_system_that_tells_nobody_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.parametrize("tells_of_processes", [False, True])
+def test_without_a_system_that_tells_nobody_is_gone(
+    tells_of_processes: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    if tells_of_processes:  # and of no host
+        (tmp_path / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
     monkeypatch.setattr(presence, "PROCESSES", tmp_path)
     assert own_numbers()[0] == presence.UNKNOWN
     assert said_of(this_process()) == ", and ranks 0, 1 are where nobody here can look, while all others are there"
