@@ -132,7 +132,7 @@ class Agreement:
 
     def split(self, batch: SamplingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns the seeds of all rows, and the rows whose seeds the ranks do not know yet."""
-        seeds, missing = batch.host.seed[: len(batch)].copy(), []
+        seeds, missing = batch.host.seed.copy(), []
         for row in (row for row, params in enumerate(batch.params) if params.seed is None):
             own = int(seeds[row])
             if own in self._agreed:

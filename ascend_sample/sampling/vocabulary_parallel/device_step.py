@@ -155,7 +155,7 @@ class DeviceSteps:
         exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, {})
         # Messages of other requests have other lengths: they are compared before.
         check_digests(exchange.all_gather(digests.to(logits.device)).cpu(), exchange.rank)
-        seeds = Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[: len(batch)].copy()))
+        seeds = Part("seeds", torch.int64, torch.from_numpy(batch.host.seed.copy()))
         of_first = tell(exchange, [seeds], logits.device)["seeds"][0].cpu().numpy()
         agreed.agree(batch, unknown, of_first[unknown])
         agreed.note(batch, key, requests)

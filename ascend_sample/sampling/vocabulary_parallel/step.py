@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,7 +22,9 @@ from torch import Tensor
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
+from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.parameters import RowsOutput
+from ascend_sample.sampling.rows.table import NO_ROWS
 from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode, processed_logits
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
@@ -41,9 +43,6 @@ from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
-
-FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
-NO_ROWS: Final = np.empty(0, np.int64)
 
 
 class Drawn(NamedTuple):
@@ -118,8 +117,8 @@ class ShardedSteps:
         if compared is None:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
             agreed.note(batch, asked, requests)
-        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode)
-        drawn = step.run(agreed, seeds)
+        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode, seeds)
+        drawn = step.run(agreed)
         self.open_rows += drawn.open_rows
         return drawn
 
@@ -144,6 +143,7 @@ class _Step:
         plan: StepPlan,
         digests: Tensor,
         mode: LogprobsMode,
+        seeds: Rows,
     ) -> None:
         self._mode = mode
         self._exchange, self._borders, self._batch, self._plan = shard.exchange, borders, batch, plan
@@ -152,21 +152,21 @@ class _Step:
         self._ids = shard.ids
         self._position = batch.position
         self._part = LocalPart(plan, logits, edits, self._ids, self._position, purpose)
-        self._seeds = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._seeds = torch.from_numpy(seeds)
         self._token_ids = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
         self._status = torch.empty(len(batch), dtype=torch.int8, device="cpu")
         self._wholes: list[tuple[Rows, Tensor]] = []
         self._logprobs: list[Logprobs] = []
         self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
 
-    def run(self, agreed: Agreement, seeds: Rows) -> Drawn:
+    def run(self, agreed: Agreement) -> Drawn:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
-        self._seeds = torch.from_numpy(seeds)
         told = self._first_round()
         if len(plan.unknown):
-            agreed.agree(batch, plan.unknown, told["seeds"][0].numpy())
-            self._seeds = torch.from_numpy(agreed.split(batch)[0])
+            of_first = told["seeds"][0]
+            agreed.agree(batch, plan.unknown, of_first.numpy())
+            self._seeds[torch.from_numpy(plan.unknown)] = of_first
         self._status = status_of_parts(told["status"])
         self._take_best(told)
         self._take_first(told)
@@ -201,7 +201,7 @@ class _Step:
         maxima = torch.full((len(batch),), -torch.inf, dtype=torch.float32, device="cpu")
         if len(plan.best):
             values, ids = self._part.best()
-            maxima[plan.best_places] = values
+            maxima[torch.from_numpy(plan.best)] = values
             parts += [
                 Part("best_values", torch.float32, values[plan.greedy_among_best]),
                 Part("best_ids", torch.int32, ids[plan.greedy_among_best] + self._ids.start),
@@ -369,7 +369,7 @@ class _Step:
         self, logits: Tensor, of_batch: Tensor, keep_ties: bool, edits: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Draws as a step that is not split does, from rows of a batch."""
-        numbers = [getattr(self._plan.parameters, name)[of_batch] for name in FILTERS]
+        numbers = [getattr(self._plan.parameters, name)[of_batch] for name in DISTRIBUTION]
         keys = (self._seeds[of_batch], self._position[of_batch], int(self._purpose))
         drawn: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(
             logits, None, *numbers, *keys, keep_ties, **edits

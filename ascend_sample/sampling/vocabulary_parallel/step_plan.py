@@ -35,7 +35,7 @@ class StepPlan:
     Attributes:
         keep_ties, unknown: as given.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
-        best_places, greedy_among_best: int64 tensors: these rows, and which of them are greedy.
+        greedy_among_best: int64 tensor, which of these are greedy.
         greedy, first, races, late, cut, whole: the rows by kind, ascending.
         asking: the rows that ask for logprobs.
         gathered: the rows whose logits every rank gets.
@@ -60,7 +60,6 @@ class StepPlan:
         of_row[unknown[of_row[unknown] == Kind.RACE]] = Kind.LATE_RACE
         self.greedy, self.first, self.races, self.late, self.cut, self.whole = (rows_of(of_row, kind) for kind in Kind)
         self.best = rows_of(of_row, Kind.BEST, Kind.LATE_RACE, Kind.CUT)
-        self.best_places = torch.from_numpy(self.best)
         self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))
         self.maxima = rows_of(of_row, Kind.RACE, Kind.LATE_RACE, Kind.CUT)
         self.asking = asking = np.flatnonzero(host.logprobs >= 0)

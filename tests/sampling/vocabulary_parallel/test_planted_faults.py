@@ -97,13 +97,14 @@ def k_that_changes() -> None:
 
 
 def seeds_that_nobody_gave() -> None:
-    """Each rank draws its own, and the first one's count."""
+    """Each rank draws its own, and the first one's count: in the step that tells them, and in the next."""
 
-    def on_rank(exchange: Exchange) -> list[int]:
+    def on_rank(exchange: Exchange) -> list[list[int]]:
         batch = SamplingBatch(600, generator=torch.Generator().manual_seed(exchange.rank))
         batch.extend([SamplingParams(top_k=40)] * ROWS)
         shard = shards_of((300, 300), 600, exchange)
-        return Sampler(shard=shard)(part_of(logits_of(600), shard), batch).token_ids.tolist()
+        sampler, part = Sampler(shard=shard), part_of(logits_of(600), shard)
+        return [sampler(part, batch).token_ids.tolist() for _ in range(2)]
 
     first, second = on_threads(2, on_rank)
     assert first == second
@@ -122,8 +123,8 @@ def seeds_that_differ() -> None:
         on_threads(2, on_rank)
 
 
-DRAWN_WITH = "self._seeds = torch.from_numpy(seeds)\n        told"
-OF_EACH_RANK = "self._seeds = torch.from_numpy(seeds) ^ self._exchange.rank\n        told"
+DRAWN_WITH = "self._seeds = torch.from_numpy(seeds)"
+OF_EACH_RANK = "self._seeds = torch.from_numpy(seeds) ^ self._exchange.rank"
 OF_FIRST = "of_first.tolist(), strict"
 TRAPS = (
     Trap("a generator for each rank", step, DRAWN_WITH, OF_EACH_RANK, no_filter),
