@@ -192,6 +192,19 @@ def test_requests_without_a_seed_get_the_first_ranks() -> None:
     assert len({token for step in first for token in step}) > 8
 
 
+def test_requests_are_compared_once_whatever_seeds_are_told() -> None:
+    def run(exchange: Exchange) -> list[int]:
+        counted = Counted(exchange)
+        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, counted))
+        batch = batch_of_rank(SamplingParams(), SamplingParams(temperature=0))
+        sampler(torch.zeros(2, 32), batch)
+        counted.sent.clear()
+        sampler(torch.zeros(2, 32), batch)
+        return counted.sent
+
+    assert [len(sent) for sent in on_threads(2, run)] == [1, 1]
+
+
 # ---- parts that are none ----
 
 
