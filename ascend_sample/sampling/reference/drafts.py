@@ -83,9 +83,9 @@ def rest_after(rule: str, targets: Floats, drafts: Sequence[int], proposals: Flo
             joint = _joined(joint, _ratio(target, draft, proposal))
     rest = np.maximum(joint * targets[accepted] - proposals[accepted], 0)
     total = rest.sum()
-    return (
-        np.asarray(rest / total) if total > 0 else np.asarray(targets[accepted])
-    )  # they are equal: nothing is rejected
+    if total == 0:  # they are equal: nothing is rejected
+        return np.asarray(targets[accepted])
+    return np.asarray(rest / total)
 
 
 def _ratio(target: Floats, draft: int, proposal: Floats) -> float:

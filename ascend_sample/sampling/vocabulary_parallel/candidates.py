@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 def first_of(logits: Tensor, rows: Tensor | None, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -21,8 +22,7 @@ def first_of(logits: Tensor, rows: Tensor | None, count: int) -> tuple[Tensor, T
     values, ids, status = torch.ops.ascend_sample.first_of_rows(logits, rows, min(count, logits.shape[1]))
     missing = count - values.shape[1]
     if missing > 0:
-        values = torch.cat((values, values.new_full((len(values), missing), -torch.inf)), 1)
-        ids = torch.cat((ids, ids.new_zeros(len(ids), missing)), 1)
+        values, ids = pad(values, (0, missing), value=-torch.inf), pad(ids, (0, missing))
     return values, ids, status
 
 

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans
+
 BINS: Final = 256
 UNSURE: Final = 1e-5
 """A share of a sum: what rounding of weights and of probabilities can move the end of a nucleus by, at most."""
@@ -28,7 +30,6 @@ ALL: Final = -2
 
 Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 def value_of(keys: Integers) -> npt.NDArray[np.float32]:

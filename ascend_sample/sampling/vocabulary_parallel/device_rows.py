@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.draws.noise import Purpose
@@ -96,8 +97,7 @@ class CandidateRows(RowsOfDevice):
             values, ids = best_entries(logits, min(self._count, logits.shape[1]), self._lanes)
         missing = self._count - values.shape[1]
         if missing:
-            values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
-            ids = torch.nn.functional.pad(ids, (0, missing))
+            values, ids = pad(values, (0, missing), value=-torch.inf), pad(ids, (0, missing))
         return [
             Part(f"{self.name}_values", self.dtype, values),
             Part(f"{self.name}_ids", torch.int32, ids + own.ids.start),

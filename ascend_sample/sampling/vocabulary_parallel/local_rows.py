@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ascend_sample.sampling.edits.processing import MASKED, WORD, add_bias, apply_penalties, bits_of_bytes, words_of
 from ascend_sample.sampling.rows.table import NO_SLOT
-
-Rows = npt.NDArray[np.int64]
-
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Rows
 
 AS_GIVEN, WIDENED, MASKED_ALONE = range(3)
 PENALTIES: Final = {"penalties", "penalty_slot", "penalty_ids", "penalty_lengths", "penalty_codes"}
@@ -86,10 +83,10 @@ def local_rows(logits: Tensor, edits: Mapping[str, Tensor], places: RowPlaces, i
     return tensors
 
 
-def edited_rows(edits: Mapping[str, Tensor], count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def edited_rows(edits: Mapping[str, Tensor], count: int) -> tuple[Booleans, Booleans]:
     """Tells of each row whether edits make it float32, and whether it has masks."""
 
-    def has(*names: str) -> npt.NDArray[np.bool_]:
+    def has(*names: str) -> Booleans:
         held = np.zeros(count, np.bool_)
         for name in names:
             if name in edits:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.draws.segmented import SEGMENT
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans
 from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders
 
@@ -34,7 +35,6 @@ SCORE, MOST, OTHER, PLACE, MOST_PLACE, OTHER_PLACE = range(6)
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
-Booleans = npt.NDArray[np.bool_]
 
 
 class Decision(NamedTuple):
