@@ -142,12 +142,10 @@ class DraftPlaces(SamplingBatch):
     Attributes:
         requests, layout: as they were given.
         padded: the drafts of the call, as `PlacesLayout.padded` returns them.
-        asked: how they are judged, where ranks have to be told the same.
     """
 
     row_edits: PlaceEdits
     padded: Tensor
-    asked: bytes = b""
     has_native_edits_alone = False  # they depend on drafts, too
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:

@@ -9,14 +9,14 @@ from ascend_sample.sampling.drafts.places import DraftPlaces
 from ascend_sample.sampling.edits.bitmask import Bitmask
 
 
-def proposed_to(rows: SamplingBatch) -> bytes | None:
-    """Returns what all ranks have to be given of drafts: themselves, which of them are before each place, their rule.
+def proposed_to(rows: SamplingBatch, judging: bytes) -> bytes | None:
+    """Returns what all ranks have to be given of drafts: themselves, which are before each place, how they are judged.
 
     None of rows that have none.
     """
     if not isinstance(rows, DraftPlaces):
         return None
-    return rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes() + rows.asked
+    return rows.padded.numpy().tobytes() + rows.layout.before.tobytes() + judging
 
 
 def split_edits_of(rows: SamplingBatch, allowed: Bitmask | None) -> dict[str, Tensor]:

@@ -89,11 +89,7 @@ class SplitSteps:
             RuntimeError: another rank is gone.
         """
         _check_coins(places)
-        places.asked = judging.digest()
-        try:
-            drawn = self._on_cpu.draw(logits, places, split_edits_of(places, allowed), Purpose.DRAW)
-        finally:
-            places.asked = b""
+        drawn = self._on_cpu.draw(logits, places, split_edits_of(places, allowed), Purpose.DRAW, judging.digest())
         edits = places.native_edits(allowed)
         judge = SplitJudge(self._shard, self._on_cpu.borders, logits, places, edits, draft_ids, judging)
         return judge.judged(drawn)

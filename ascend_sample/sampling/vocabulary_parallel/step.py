@@ -86,7 +86,14 @@ class ShardedSteps:
         self._seeds: WeakKeyDictionary[SamplingBatch, Agreement] = WeakKeyDictionary()
         self.open_rows = 0
 
-    def draw(self, logits: Tensor, batch: SamplingBatch, edits: Mapping[str, Tensor], purpose: Purpose) -> Drawn:
+    def draw(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        edits: Mapping[str, Tensor],
+        purpose: Purpose,
+        judging: bytes = b"",
+    ) -> Drawn:
         """Draws the tokens of all rows.
 
         Args:
@@ -94,6 +101,7 @@ class ShardedSteps:
             batch: the requests, the same on all ranks.
             edits: from `split_edits_of`, and a grammar's.
             purpose: of the noise.
+            judging: how drafts are judged behind the step; all ranks have to be given the same.
 
         Raises:
             ValueError: another rank has other requests.
@@ -113,7 +121,7 @@ class ShardedSteps:
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
         compared = agreed.compared(batch, asked)
         requests = digest_of_requests(batch, edits) if compared is None else compared
-        digests = digests_of(batch, options, plan.is_seeded, requests, edits, proposed_to(batch))
+        digests = digests_of(batch, options, plan.is_seeded, requests, edits, proposed_to(batch, judging))
         if compared is None:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
             agreed.note(batch, asked, requests)

@@ -209,7 +209,7 @@ TRAPS = (
     Trap(
         "other drafts unnoticed",
         drafted_rows,
-        "rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes() + rows.asked",
+        "rows.padded.numpy().tobytes() + rows.layout.before.tobytes() + judging",
         "b''",
         test_ranks_with_other_drafts_are_named,
     ),
