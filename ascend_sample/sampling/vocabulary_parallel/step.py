@@ -111,24 +111,34 @@ class ShardedSteps:
             self._borders = self._shard.find_borders()
         agreed = self._seeds.setdefault(batch, Agreement())
         seeds, unknown = agreed.split(batch)
-        are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
-        asked = (logits.dtype, self._keep_ties, self._mode)
-        key = ("shard", *asked, unknown.tobytes(), are_edited)
-        if key not in batch.plans:
-            is_processed = self._mode.is_processed
-            batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, is_processed)
-        plan: StepPlan = batch.plans[key]
+        plan = self._plan_of(batch, edits, logits.dtype, NO_ROWS)
+        if len(waiting := np.intersect1d(unknown, plan.races)):
+            plan = self._plan_of(batch, edits, logits.dtype, waiting)
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
+        asked = (logits.dtype, self._keep_ties, self._mode)
         compared = agreed.compared(batch, asked)
         requests = digest_of_requests(batch, edits) if compared is None else compared
         digests = digests_of(batch, options, plan.is_seeded, requests, edits, proposed_to(batch, judging))
         if compared is None:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
             agreed.note(batch, asked, requests)
-        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode, seeds)
+        step = _Step(
+            self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode, seeds, unknown
+        )
         drawn = step.run(agreed)
         self.open_rows += drawn.open_rows
         return drawn
+
+    def _plan_of(
+        self, batch: SamplingBatch, edits: Mapping[str, Tensor], dtype: torch.dtype, waiting: Rows
+    ) -> StepPlan:
+        """Returns the plan for the batch as it is, in which some rows race once their seeds are known."""
+        are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
+        key = ("shard", dtype, self._keep_ties, self._mode, waiting.tobytes(), are_edited)
+        if key not in batch.plans:
+            batch.plans[key] = StepPlan(batch, edits, dtype, self._keep_ties, waiting, self._mode.is_processed)
+        plan: StepPlan = batch.plans[key]
+        return plan
 
     @property
     def borders(self) -> Borders:
@@ -152,6 +162,7 @@ class _Step:
         digests: Tensor,
         mode: LogprobsMode,
         seeds: Rows,
+        unknown: Rows,
     ) -> None:
         self._mode = mode
         self._exchange, self._borders, self._batch, self._plan = shard.exchange, borders, batch, plan
@@ -160,7 +171,7 @@ class _Step:
         self._ids = shard.ids
         self._position = batch.position
         self._part = LocalPart(plan, logits, edits, self._ids, self._position, purpose)
-        self._seeds = torch.from_numpy(seeds)
+        self._seeds, self._unknown = torch.from_numpy(seeds), unknown
         self._token_ids = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
         self._status = torch.empty(len(batch), dtype=torch.int8, device="cpu")
         self._wholes: list[tuple[Rows, Tensor]] = []
@@ -171,10 +182,10 @@ class _Step:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
         told = self._first_round()
-        if len(plan.unknown):
+        if len(self._unknown):
             of_first = told["seeds"][0]
-            agreed.agree(batch, plan.unknown, of_first.numpy())
-            self._seeds[torch.from_numpy(plan.unknown)] = of_first
+            agreed.agree(batch, self._unknown, of_first.numpy())
+            self._seeds[torch.from_numpy(self._unknown)] = of_first
         self._status = status_of_parts(told["status"])
         self._take_best(told)
         self._take_first(told)
@@ -202,7 +213,7 @@ class _Step:
         plan, batch = self._plan, self._batch
         parts = [
             Part("digests", torch.uint8, self._digests),
-            Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[plan.unknown])),
+            Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[self._unknown])),
             *self._part.first(),
             *self._whole_parts(plan.gathered),
         ]

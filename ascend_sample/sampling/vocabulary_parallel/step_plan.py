@@ -29,11 +29,11 @@ class StepPlan:
         edits: what is done to their logits.
         dtype: of the logits.
         keep_ties: as for `Sampler`.
-        unknown: the rows whose seeds the ranks do not know yet.
+        waiting: rows without a filter, whose seeds the ranks do not know yet.
         is_processed: logprobs are those of processed logits.
 
     Attributes:
-        keep_ties, unknown: as given.
+        keep_ties: as given.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
         greedy_among_best: int64 tensor, which of these are greedy.
         greedy, first, races, late, cut, whole: the rows by kind, ascending.
@@ -52,12 +52,12 @@ class StepPlan:
         edits: Mapping[str, Tensor],
         dtype: torch.dtype,
         keep_ties: bool,
-        unknown: Rows,
+        waiting: Rows,
         is_processed: bool,
     ) -> None:
         self.keep_ties, host = keep_ties, batch.host
-        self.unknown, of_row = unknown, kinds_of(batch, keep_ties)
-        of_row[unknown[of_row[unknown] == Kind.RACE]] = Kind.LATE_RACE
+        of_row = kinds_of(batch, keep_ties)
+        of_row[waiting] = Kind.LATE_RACE
         self.greedy, self.first, self.races, self.late, self.cut, self.whole = (rows_of(of_row, kind) for kind in Kind)
         self.best = rows_of(of_row, Kind.BEST, Kind.LATE_RACE, Kind.CUT)
         self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))

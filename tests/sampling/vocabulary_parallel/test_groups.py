@@ -192,17 +192,24 @@ def test_requests_without_a_seed_get_the_first_ranks() -> None:
     assert len({token for step in first for token in step}) > 8
 
 
-def test_requests_are_compared_once_whatever_seeds_are_told() -> None:
-    def run(exchange: Exchange) -> list[int]:
+@pytest.mark.parametrize(
+    ("params", "plans"),
+    [(SamplingParams(), 2), (SamplingParams(top_k=5), 1), (SamplingParams(temperature=0), 1)],
+    ids=["no filter", "top-k", "greedy"],
+)
+def test_seeds_that_are_told_change_little(params: SamplingParams, plans: int) -> None:
+    """Requests are not compared again, and rows that need no seed in the first round are not planned again."""
+
+    def run(exchange: Exchange) -> tuple[int, int]:
         counted = Counted(exchange)
         sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, counted))
-        batch = batch_of_rank(SamplingParams(), SamplingParams(temperature=0))
+        batch = batch_of_rank(params, params)
         sampler(torch.zeros(2, 32), batch)
         counted.sent.clear()
         sampler(torch.zeros(2, 32), batch)
-        return counted.sent
+        return len(counted.sent), len(batch.plans)
 
-    assert [len(sent) for sent in on_threads(2, run)] == [1, 1]
+    assert on_threads(2, run) == [(1, plans)] * 2
 
 
 # ---- parts that are none ----

@@ -123,8 +123,8 @@ def seeds_that_differ() -> None:
         on_threads(2, on_rank)
 
 
-DRAWN_WITH = "self._seeds = torch.from_numpy(seeds)"
-OF_EACH_RANK = "self._seeds = torch.from_numpy(seeds) ^ self._exchange.rank"
+DRAWN_WITH = "self._seeds, self._unknown = torch.from_numpy(seeds), unknown"
+OF_EACH_RANK = "self._seeds, self._unknown = torch.from_numpy(seeds) ^ self._exchange.rank, unknown"
 OF_FIRST = "of_first.tolist(), strict"
 TRAPS = (
     Trap("a generator for each rank", step, DRAWN_WITH, OF_EACH_RANK, no_filter),
