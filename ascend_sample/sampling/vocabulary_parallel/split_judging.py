@@ -22,6 +22,7 @@ from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
+from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, digest_of, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step import Drawn
@@ -119,16 +120,21 @@ class SplitJudge:
             return result
         # Where ties are kept, also those of the best are: no rank knows them all.
         place_of, values, ids = self._candidates([] if self._judging.keep_ties else drawn.candidates)
-        is_few = np.minimum.reduceat(place_of >= 0, np.r_[0, self._places.layout.ends[:-1]])
+        starts = np.r_[0, self._places.layout.ends[:-1]]
+        is_few = np.minimum.reduceat(place_of >= 0, starts)
+        is_wide = np.maximum.reduceat(edited_rows(self._edits, len(place_of))[0], starts)
         few, whole = self._requests(has_drafts & is_few), self._requests(has_drafts & ~is_few)
-        rows = torch.from_numpy(place_of)[few.places]
-        values, ids = values[rows], ids[rows]
-        told = self._tell(few, whole, ids)
-        if len(few.requests):
-            shape = (len(few.places), self._places.vocab_size)
-            rows_of_few = torch.full(shape, -torch.inf, dtype=torch.float32, device="cpu")
-            rows_of_few.scatter_reduce_(1, ids, values, "amax")  # ids that stand for nothing have -inf
-            self._judge(few, rows_of_few, {}, told["few"], drawn.seeds, result)
+        there = torch.from_numpy(place_of)
+        told = self._tell(few, whole, ids[there[few.places]])
+        # As whole logits are read: where nothing has widened them, in their own dtype.
+        for is_of, dtype in ((is_wide, torch.float32), (~is_wide, self._own.dtype)):
+            some = self._requests(has_drafts & is_few & is_of)
+            if len(some.requests):
+                rows, shape = there[some.places], (len(some.places), self._places.vocab_size)
+                kept = torch.full(shape, -torch.inf, dtype=torch.float32, device="cpu")
+                kept.scatter_reduce_(1, ids[rows], values[rows], "amax")  # ids that stand for nothing have -inf
+                dense = None if told["few"] is None else told["few"][torch.searchsorted(few.drafts, some.drafts)]
+                self._judge(some, kept.to(dtype), {}, dense, drawn.seeds, result)
         if len(whole.requests):
             own = edits_of_rows(self._edits, whole.places)
             self._judge(whole, told["logits"], own, told["whole"], drawn.seeds, result)

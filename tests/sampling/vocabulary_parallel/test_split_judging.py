@@ -64,6 +64,33 @@ def test_each_kind_of_row_with_penalties_and_without(rule: str, kind: str) -> No
     check(case_of(FILTERS[kind], rule, is_dense=False))
 
 
+def test_half_precision_rows_have_the_same_probabilities() -> None:
+    """To the last bit: a draft stays up to the same q, which is searched by halves of what floats there are."""
+    vocab_size, count = 1500, 24
+    logits = (3 * torch.randn(2 * count, vocab_size, generator=torch.Generator().manual_seed(1))).half()
+    drafts = logits[::2].argmax(1)
+
+    def stays(logits: torch.Tensor, q: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+        batch = SamplingBatch(vocab_size)
+        batch.extend([SamplingParams(top_k=1024, seed=row) for row in range(count)])
+        proposals = {"draft_probabilities": q.int().view(torch.float32)[:, None], "draft_candidates": drafts[:, None]}
+        options: Any = {"counts": [1] * count, "rule": "standard", "sampler": sampler, **proposals}
+        return verify_drafts(logits, drafts, batch, **options).accepted > 0
+
+    least, most = torch.zeros(count, dtype=torch.int64), torch.full((count,), 0x7F7FFFFF)
+    for _ in range(31):
+        middle = (least + most) // 2
+        is_kept = stays(logits, middle, Sampler())
+        least, most = torch.where(is_kept, middle, least), torch.where(is_kept, most, middle)
+
+    def on_rank(exchange: Exchange) -> list[list[bool]]:
+        shard = shards_of((700, 800), vocab_size, exchange)
+        sampler, part = Sampler(shard=shard), part_of(logits, shard)
+        return [stays(part, q, sampler).tolist() for q in (least, least + 1)]
+
+    assert on_threads(2, on_rank) == [[[True] * count, [False] * count]] * 2
+
+
 def test_ties_that_are_kept() -> None:
     for top_k in (1, 5):
         case = case_of({"top_k": top_k}, "standard")
