@@ -19,6 +19,9 @@ def end_of(command: Callable[[], int]) -> int:
     Raises:
         KeyboardInterrupt: it was interrupted. The process ends by that signal, and says no more than that.
     """
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # its caller has closed it
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115  for the rest of the process
     try:
         status = command()
         sys.stdout.flush()

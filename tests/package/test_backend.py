@@ -190,6 +190,22 @@ def test_a_reader_of_info_may_have_enough(command: str) -> None:
     assert (finished.returncode, finished.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("ascend_sample.cli", ["info"]),
+        ("ascend_sample.cli", ["verify", "--device", "cpu", "--batch", "0"]),
+        ("ascend_sample.cli", ["bench", "--vocab-size", "8", "--batch", "1"]),
+        ("ascend_sample.hostcann.__main__", ["info"]),
+    ],
+)
+def test_nobody_need_see_what_a_command_prints(module: str, words: list[str]) -> None:
+    """As with `>&- 2>&-` of a shell."""
+    closed = "import sys; sys.stdout = sys.stderr = None; "
+    finished = run_python_warm("-c", closed + f"from {module} import main; sys.exit(main({words}))")
+    assert finished.returncode == 0
+
+
 def test_a_route_is_that_of_a_tensor() -> None:
     with pytest.raises(TypeError, match=r"which_backend: tensor must be a torch\.Tensor, got NoneType"):
         ascend_sample.which_backend(None)  # type: ignore[arg-type]
