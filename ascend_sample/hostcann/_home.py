@@ -1,8 +1,10 @@
 """The folder that plays CANN's installation: `runtime/`, `compiler/`, `opp/` and the libraries in `lib64/`."""
 
+import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,9 +64,10 @@ def _temporary_home(without: list[str]) -> Path:
     state = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in libraries]
     key = hashlib.sha256(repr((state, without)).encode()).hexdigest()[:16]
     parent = Path(tempfile.gettempdir()) / f"hostcann-{os.getuid()}"
-    parent.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        parent.mkdir(mode=0o700)
     status = parent.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or parent.is_symlink():
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise RuntimeError(
             f"hostcann: {parent} must be a folder that only this user can write to. Remove it, or set TMPDIR."
         )

@@ -282,6 +282,16 @@ def test_a_home_with_hidden_symbols_is_made_once_and_belongs_to_its_user(tmp_pat
         prepare_home(["aclrtStreamQuery"])
 
 
+def test_what_is_no_folder_is_in_the_place_of_temporary_homes(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    parent = tmp_path / f"hostcann-{os.getuid()}"
+    for make in (lambda: parent.touch(0o600), lambda: parent.symlink_to(tmp_path / "missing")):
+        make()
+        with pytest.raises(RuntimeError, match="must be a folder that only this user can write to"):
+            prepare_home(["aclrtStreamQuery"])
+        parent.unlink()
+
+
 def test_a_temporary_home_that_lost_a_part_is_made_whole_again(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     home = prepare_home(["aclrtStreamQuery"])
