@@ -60,7 +60,7 @@ def _check_name(name: str, source: str) -> str:
     return name
 
 
-_forced: str | None = _check_name(os.environ[VARIABLE], VARIABLE) if os.environ.get(VARIABLE) else None
+_forced: str | None = os.environ.get(VARIABLE) or None  # checked where it counts: `info` is to tell what is wrong
 _requests: list[list[str | None]] = [[_forced]]
 """What the variable says, and what each open block says: the last one counts. Each is a list, to be known again."""
 _requests_lock = threading.Lock()
@@ -119,7 +119,7 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
 
     Raises:
         RuntimeError: the forced backend cannot serve them.
-        ValueError: there is no such function.
+        ValueError: there is no such function, or no backend that is called what the environment says.
 
     Example:
         >>> which_backend(torch.zeros(1, 4)).backend
@@ -131,7 +131,7 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
         refuse("which_backend", "operator", f"be one of {', '.join(OPERATORS)}", show(operator), remedy)
     if _forced is None:
         return _route_by_device(tensor, operator)
-    obstacle = _obstacle(_forced, tensor, operator)
+    obstacle = _obstacle(_check_name(_forced, VARIABLE), tensor, operator)
     if obstacle is not None:
         raise RuntimeError(
             f"{operator}: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: "

@@ -122,13 +122,13 @@ def _routes(has_npu: bool) -> dict[str, str]:
                 name = f"{device} {str(dtype).removeprefix('torch.')} {variant}".rstrip()
                 try:
                     route = backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator)
-                except RuntimeError as error:
+                except (RuntimeError, ValueError) as error:
                     routes[name] = f"none: {error}"
                 else:
                     routes[name] = f"{route.backend} ({route.reason})"
     try:
         other = backend.which_backend(torch.empty(0, device="meta"))  # which stands for all of them
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         routes["other devices"] = f"none: {error}"
     else:
         reason = other.reason if other.reason == backend.FORCED else "vectorised torch operators"

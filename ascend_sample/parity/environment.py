@@ -51,7 +51,7 @@ def obstacle_of_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ..
     """Returns why the backend that is forced cannot serve logits of one of the dtypes, and what to do, or None."""
     try:
         find_routes(device, operator, dtypes)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return f"{command}: {error}"
     return None
 

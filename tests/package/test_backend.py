@@ -105,6 +105,14 @@ def test_variable_forces_a_backend() -> None:
     assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
 
 
+@pytest.mark.parametrize(("command", "status"), [("info", 0), ("verify", 2), ("bench", 2)])
+def test_commands_say_that_no_backend_has_the_name_of_the_variable(command: str, status: int) -> None:
+    run = f"from ascend_sample.cli import main; raise SystemExit(main(['{command}']))"
+    finished = run_python_warm("-c", run, ASCEND_SAMPLE_BACKEND="nonsense")
+    assert (finished.returncode, finished.stderr) == (status, "")
+    assert ": ascend_sample: ASCEND_SAMPLE_BACKEND must be one of cpu, aclnn" in finished.stdout
+
+
 LEAVES_TORCH_NPU_ALONE = (
     "import ascend_sample, sys, os, torch; "
     "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
