@@ -1,9 +1,6 @@
-"""Builds one of setup.py's extensions in place: `python build_one.py NAME`, in the project's folder.
+"""Builds one of setup.py's extensions in place, in the project's folder."""
 
-With `--quick` the kernel is compiled with -O1, which takes half the time. With `--served`, it is compiled for the one
-instruction set that serves calls on this machine, and stays as it is for the others.
-"""
-
+import argparse
 import platform
 import runpy
 import sys
@@ -11,7 +8,12 @@ from typing import Any
 
 import setuptools
 
-name, *options = sys.argv[1:]
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("name", help="_C, _npu or one of hostcann's libraries")
+parser.add_argument("--quick", action="store_true", help="compile the kernel with -O1, which takes half the time")
+text = "compile it for the instruction set that serves calls on this machine, and leave the others as they are"
+parser.add_argument("--served", action="store_true", help=text)
+options = parser.parse_args()
 setup = setuptools.setup
 
 
@@ -25,22 +27,24 @@ def leave_what_does_not_serve(extension: setuptools.Extension) -> None:
         source = f"csrc/cpu/kernel_{target}.cpp"
         if source in extension.sources:
             extension.sources.remove(source)
-            extension.extra_objects.append(f"build/objects/{name}/kernel_{target}/{source.removesuffix('.cpp')}.o")
+            objects = f"build/objects/{options.name}/kernel_{target}"
+            extension.extra_objects.append(f"{objects}/{source.removesuffix('.cpp')}.o")
 
 
 def setup_one(**arguments: Any) -> object:
     """`setuptools.setup` without the other extensions."""
-    extensions = [extension for extension in arguments.pop("ext_modules") if extension.name.split(".")[-1] == name]
-    if len(extensions) != 1:
-        raise SystemExit(f"build_one: {name!r} must name one extension of setup.py, got {len(extensions)}.")
+    every = {extension.name.split(".")[-1]: extension for extension in arguments.pop("ext_modules")}
+    if options.name not in every:
+        parser.error(f"name must be one of {', '.join(every)}, got {options.name!r}")
+    extension = every[options.name]
     # What it needs of the others is linked as it lies in the package: they may never have been built here.
-    extensions[0].library_dirs.append("ascend_sample/hostcann/home/lib64")
-    if "--quick" in options:
-        for flags in getattr(extensions[0], "kernel_args", {}).values():
+    extension.library_dirs.append("ascend_sample/hostcann/home/lib64")
+    if options.quick:
+        for flags in getattr(extension, "kernel_args", {}).values():
             flags.append("-O1")  # the last one counts
-    if "--served" in options:
-        leave_what_does_not_serve(extensions[0])
-    return setup(**arguments, ext_modules=extensions)
+    if options.served:
+        leave_what_does_not_serve(extension)
+    return setup(**arguments, ext_modules=[extension])
 
 
 setuptools.setup = setup_one

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SCRIPTS = sorted(
-    path
-    for path in TESTS.rglob("run*.py")
-    if 'if __name__ == "__main__"' in path.read_text() and path.name != "run_operator.py"  # test_capabilities.py's own
-)
+SCRIPTS = [path for path in sorted(TESTS.rglob("run*.py")) if 'if __name__ == "__main__"' in path.read_text()]
+SCRIPTS.remove(TESTS / "cpu" / "run_operator.py")  # test_capabilities.py's own
+SCRIPTS.append(TESTS / "mutation" / "build_one.py")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(TESTS)))
