@@ -14,9 +14,9 @@ from typing import Any
 
 from ascend_sample import _options
 from ascend_sample._errors import refuse
-from ascend_sample.hostcann._activation import environment, find_real_cann
+from ascend_sample.hostcann._activation import HOME_VARIABLE, environment, find_real_cann
 from ascend_sample.hostcann._elf import exported_symbols
-from ascend_sample.hostcann._home import PACKAGE_HOME, library_paths
+from ascend_sample.hostcann._home import PACKAGE_HOME, RUNTIME_LIBRARY, library_paths
 from ascend_sample.hostcann._lines import startup_code
 from ascend_sample.hostcann._profile import BANDWIDTH_GBS, LAUNCH_US, Profile
 
@@ -24,6 +24,10 @@ _AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _COMMAND_NOT_FOUND = 127  # as shells say it
 _COMMAND_NOT_RUN = 126
 _KILLED = 128  # and the signal's number
+_SAY_WHAT_IS_WRONG = (  # in a process of its own: the runtime reads variables when it is loaded, and stays
+    "import ctypes, sys; wrong = ctypes.CDLL(sys.argv[1]).hostcann_settings_error; wrong.restype = ctypes.c_char_p; "
+    "sys.exit(wrong().decode() or None)"
+)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -74,7 +78,18 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
         variables["HOSTCANN_REPORT"] = os.path.abspath(variables["HOSTCANN_REPORT"])
     if options.strict:
         variables["HOSTCANN_STRICT"] = "1"
+    _check(os.environ | variables)
     return variables
+
+
+def _check(variables: dict[str, str]) -> None:
+    """Raises if hostcann would refuse to work with these, of which torch_npu only says that there is no device."""
+    library = Path(variables[HOME_VARIABLE]) / "lib64" / RUNTIME_LIBRARY
+    without_report = variables | {"HOSTCANN_REPORT": ""}  # which the library writes when its process ends
+    command = [sys.executable, "-IS", "-c", _SAY_WHAT_IS_WRONG, str(library)]
+    checked = subprocess.run(command, env=without_report, capture_output=True, text=True)
+    if checked.returncode != 0:
+        raise ValueError(f"hostcann: {checked.stderr.strip()}")
 
 
 def _command(options: argparse.Namespace) -> list[str]:

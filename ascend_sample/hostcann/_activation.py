@@ -45,7 +45,7 @@ def activate(
         RuntimeError: a real CANN is in reach, torch_npu is loaded, hostcann is active with other settings, or its
             libraries were not built.
         TypeError: an argument is of a wrong type.
-        ValueError: an argument breaks its rule.
+        ValueError: an argument or a variable breaks its rule.
 
     Example:
         >>> from ascend_sample import hostcann
@@ -70,8 +70,15 @@ def activate(
     os.environ.update(variables)
     # torch_npu asks for them by their bare names, which the linker resolves to what is loaded. The one that is linked
     # to torch finds it loaded as well: the package imports torch before this module can be.
-    for library in library_paths(Path(variables[HOME_VARIABLE])):
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    runtime, *_ = [ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in library_paths(Path(variables[HOME_VARIABLE]))]
+    check_variables(runtime)
+
+
+def check_variables(runtime: ctypes.CDLL) -> None:
+    """Raises ValueError if a HOSTCANN_* variable is wrong: the runtime says so, which read them when it was loaded."""
+    runtime.hostcann_settings_error.restype = ctypes.c_char_p
+    if error := runtime.hostcann_settings_error().decode():
+        raise ValueError(f"hostcann: {error}")
 
 
 def is_active() -> bool:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from ascend_sample._errors import check_instance, check_integer, refuse, show
-from ascend_sample.hostcann._activation import LONGEST_DELAY_MS, MOST_BYTES, active_home
+from ascend_sample.hostcann._activation import LONGEST_DELAY_MS, MOST_BYTES, active_home, check_variables
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY
 
 LARGEST_INT: Final = 2**31 - 1
@@ -24,7 +24,7 @@ class Violation(NamedTuple):
 @functools.cache
 def _load(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    for name in ("settings_error", "inject", "violations", "live", "profile"):
+    for name in ("inject", "violations", "live", "profile"):
         getattr(library, f"hostcann_{name}").restype = ctypes.c_char_p
     library.hostcann_inject.argtypes = [
         ctypes.c_char_p,
@@ -37,9 +37,7 @@ def _load(path: str) -> ctypes.CDLL:
     library.hostcann_set_stream_mode.argtypes = [ctypes.c_char_p, ctypes.c_int]
     library.hostcann_set_memory_capacity.argtypes = [ctypes.c_uint64]
     library.hostcann_set_null_kernels.argtypes = [ctypes.c_int]
-    error = library.hostcann_settings_error().decode()
-    if error:
-        raise ValueError(f"hostcann: {error}")
+    check_variables(library)
     return library
 
 

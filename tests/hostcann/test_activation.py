@@ -207,6 +207,22 @@ def test_the_command_line_hands_on_the_exit_status_and_says_what_is_wrong():
     assert "\n  aclrtMalloc\n" in module("info", "--symbols").stdout
 
 
+@pytest.mark.parametrize("action", ["run", "profile", "env"])
+def test_the_command_line_refuses_settings_that_hostcann_would_refuse(action, tmp_path):
+    words = [] if action == "env" else ["true"]
+    report = tmp_path / "report.json"
+    finished = warm("-m", "ascend_sample.hostcann", action, "--memory", "5X", *words, HOSTCANN_REPORT=str(report))
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.startswith("hostcann: HOSTCANN_MEMORY must be a number of bytes")
+    assert not report.exists()
+
+
+def test_activating_refuses_settings_of_the_environment():
+    program = "from ascend_sample import hostcann; hostcann.activate()"
+    finished = warm("-c", program, HOSTCANN_DEVICES="none", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert finished.stderr.endswith("HOSTCANN_DEVICES must be a number of devices, 1 to 64, got 'none'\n")
+
+
 def test_strict_turns_a_violation_into_status_97(tmp_path):
     program = """
         import ctypes
