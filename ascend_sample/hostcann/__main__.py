@@ -177,7 +177,7 @@ def _read_reports(folder: Path) -> list[dict[str, Any]]:
         try:
             if path.suffix != ".json":
                 raise ValueError("its process was ended while it wrote, or goes on")
-            reports.append(json.loads(path.read_text()))
+            reports.append(json.loads(os.fsdecode(path.read_bytes())))  # the names of files are in it
         except (OSError, ValueError) as error:
             print(f"hostcann profile: {path.name} is left out, which cannot be read: {error}.", file=sys.stderr)
     return reports

@@ -68,7 +68,7 @@ def install(library: ctypes.CDLL) -> None:
         if frame is not None:
             place = (frame.f_code.co_filename, frame.f_lineno)
             if place not in known:
-                known[place] = library.hostcann_line(place[0].encode(errors="replace"), place[1])
+                known[place] = library.hostcann_line(os.fsencode(place[0]), place[1])
             caller.contents.line = known[place]
         if caller.contents.memory < 0 and (memory := _memory_of_tensors()) is not None:
             caller.contents.memory = memory

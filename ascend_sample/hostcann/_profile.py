@@ -351,7 +351,9 @@ def profile() -> Iterator[Profile]:
     _install_lines()
     _drain()
     number = runtime.hostcann_open_profile()
-    counted = Profile(lambda: [Activity(**entry) for entry in json.loads(runtime.hostcann_profile(number))])
+    counted = Profile(
+        lambda: [Activity(**entry) for entry in json.loads(os.fsdecode(runtime.hostcann_profile(number)))]
+    )
     try:
         try:
             yield counted

@@ -162,6 +162,20 @@ def test_a_process_that_was_killed_while_it_wrote_is_left_out_by_name(tmp_path):
     assert "hostcann profile: 2.json is left out, which cannot be read: " in done.stderr
 
 
+def test_the_name_of_a_file_need_not_be_text_of_the_locale(tmp_path):
+    program = tmp_path / "gr\u00f6\u00dfe.py"
+    program.write_text(
+        "import ctypes\n"
+        "acl = ctypes.CDLL('libascendcl.so')\n"
+        "acl.aclInit(None), acl.aclrtSetDevice(0), acl.aclrtSynchronizeDevice()\n"
+    )
+    command = [sys.executable, "-m", "ascend_sample.hostcann", "profile", sys.executable, program]
+    ascii_alone = clean_environment(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    done = subprocess.run(command, env=ascii_alone, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0
+    assert b"gr\\udcc3\\udcb6\\udcc3\\udc9fe.py:3  " in done.stderr
+
+
 def test_a_program_may_remove_the_working_folder(tmp_path):
     (tmp_path / "here").mkdir()
     command = [sys.executable, "-m", "ascend_sample.hostcann", "profile", "--json", "profile.json", "rmdir", "../here"]
