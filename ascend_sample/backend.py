@@ -207,11 +207,8 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     if backend in ("aclnn", "cffi"):
         if device != NPU:
             return "it serves tensors on an NPU"
-        aclnn = OPERATORS[operator]
-        if not aclnn.takes(tensor.dtype):
-            return f"{aclnn.name} takes {' and '.join(aclnn.dtypes)}, not {tensor.dtype}"
-        obstacle: str | None = (_aclnn_obstacle if backend == "aclnn" else _cffi_obstacle)(operator)
-        return obstacle
+        of_process: Callable[[str], str | None] = _aclnn_obstacle if backend == "aclnn" else _cffi_obstacle
+        return OPERATORS[operator].obstacle_of(tensor.dtype) or of_process(operator)
     return None
 
 

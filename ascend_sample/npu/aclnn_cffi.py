@@ -65,7 +65,8 @@ def serve(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[tor
     As the compiled one does, it leaves to the composite of torch operators what CANN's operator does not serve, and
     warns once for each reason.
     """
-    reason = _reason_for_composite(op, arguments[0] if arguments else keywords[_parameters(op)[0][0]])
+    logits = arguments[0] if arguments else keywords[_parameters(op)[0][0]]
+    reason = OPERATORS[op].obstacle_of(logits.dtype) or obstacle(op)
     if reason is None:
         return launch(op, *arguments, **keywords)
     _warn_of_composite(op, reason)
@@ -91,13 +92,6 @@ def _parameters(op: str) -> tuple[tuple[str, Any, bool], ...]:
     """Returns what the operator's schema says of each argument: its name, its default, whether it is a tensor."""
     schema = getattr(torch.ops.ascend_sample, op).default._schema
     return tuple((each.name, each.default_value, "Tensor" in str(each.type)) for each in schema.arguments)
-
-
-def _reason_for_composite(op: str, logits: torch.Tensor) -> str | None:
-    operator = OPERATORS[op]
-    if operator.takes(logits.dtype):
-        return obstacle(op)
-    return f"{operator.name} takes {' and '.join(operator.dtypes)} logits, not {logits.dtype}"
 
 
 @functools.cache

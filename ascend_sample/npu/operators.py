@@ -70,6 +70,10 @@ class AclnnOperator:
         """Tells whether its logits may have the given dtype of torch."""
         return str(dtype).removeprefix("torch.") in self.dtypes
 
+    def obstacle_of(self, dtype: object) -> str | None:
+        """Returns why its logits cannot have the given dtype of torch, or None where they can."""
+        return None if self.takes(dtype) else f"{self.name} takes {' and '.join(self.dtypes)} logits, not {dtype}"
+
 
 # ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of either.
 SAMPLE: Final = AclnnOperator(
