@@ -21,6 +21,7 @@ from ascend_sample import bench, hostcann, info, parity
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
+from ascend_sample.parity.environment import EMULATED, is_emulated_npu
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, StaticStep
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
@@ -50,10 +51,6 @@ WAYS: Final = {"step": "Sampler, one operator after the other", "graph": "Static
 """How a step is taken: on a device its operators are called, or replayed by a graph; or its host samples."""
 GRAPHS: Final = {"npu": "NPUGraph", "cuda": "CUDAGraph"}
 """What holds work of a device, by the device: a class of the module that torch has for it."""
-EMULATED: Final = (
-    "EMULATED: this NPU is hostcann on the CPU. Its times are the cost of an emulation; nothing here says anything "
-    "about any hardware."
-)
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
@@ -88,7 +85,7 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
     parts["Steps of the sampling layer"] = functools.partial(_show_steps, device, arguments, budget)
     parts["Times of the operator"] = functools.partial(_bench, device, arguments, budget)
     head = [f"# ascend_sample on {device}", time.strftime("%Y-%m-%d %H:%M:%S %z")]
-    if device == "npu" and hostcann.is_active():
+    if is_emulated_npu(device):
         head.insert(1, EMULATED)
     failed: list[str] = []
     texts: list[str] = []
@@ -232,7 +229,7 @@ def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch
 
 
 def _launches_of(step: Callable[[], object], device: str) -> int | None:
-    if device == "npu" and hostcann.is_active():
+    if is_emulated_npu(device):
         with hostcann.profile() as counted:
             step()
         return counted.totals.launches

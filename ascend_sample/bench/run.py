@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ascend_sample import hostcann
 from ascend_sample._contract import MAX_TOP_K, MAX_VOCAB_SIZE, OPERATOR_NAME
 from ascend_sample._options import file_to_write, whole_number
 from ascend_sample._validate import convert_k, convert_p
 from ascend_sample.backend import which_backend
 from ascend_sample.ops import top_k_top_p_sample
-from ascend_sample.parity.environment import obstacle_of, obstacle_of_routes
+from ascend_sample.parity.environment import EMULATED, is_emulated_npu, obstacle_of, obstacle_of_routes
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.reference import top_k_top_p_sample_reference
 
@@ -32,10 +31,6 @@ MOST_THREADS = 1024
 MOST_LOGITS = {"composite": 20_000_000, "reference": 1_000_000}
 """Those that take seconds beyond are left out there."""
 
-_EMULATED = (
-    "EMULATED: this NPU is hostcann on the CPU. These figures are the cost of an emulation and say nothing about any "
-    "hardware."
-)
 _BUDGET = Budget(seconds=1.0)
 
 
@@ -73,10 +68,10 @@ def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
         return 2
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    is_emulated = torch.device(device).type == "npu" and hostcann.is_active()
+    is_emulated = is_emulated_npu(device)
     print(describe(arguments))
     if is_emulated:
-        print(_EMULATED)
+        print(EMULATED)
     figures = {}
     for batch_size in tqdm(arguments.batch, desc="bench", unit="shape", leave=False):
         subjects = make_subjects(arguments, batch_size)
@@ -87,7 +82,7 @@ def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
             f"{table(results, _bytes(arguments, batch_size))}"
         )
     if is_emulated:
-        print(f"\n{_EMULATED}")
+        print(f"\n{EMULATED}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_to_json(arguments, figures, is_emulated), indent=2) + "\n")
     return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
-from ascend_sample import info
+from ascend_sample import hostcann, info
 from ascend_sample.backend import Route, which_backend
 from ascend_sample.npu.operators import OPERATORS
 
@@ -12,6 +14,10 @@ NO_NPU = (
     "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
     "info says what is missing), or emulate CANN: python -m ascend_sample.hostcann run python -m ascend_sample {} "
     "--device npu"
+)
+EMULATED: Final = (
+    "EMULATED: this NPU is hostcann on the CPU. Its times are the cost of an emulation and say nothing about any "
+    "hardware."
 )
 
 
@@ -56,10 +62,13 @@ def obstacle_of_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ..
     return None
 
 
+def is_emulated_npu(device: str) -> bool:
+    """Tells whether the device is an NPU behind an emulated CANN."""
+    return device.partition(":")[0] == "npu" and hostcann.is_active()
+
+
 def is_real_npu(device: str) -> bool:
     """Tells whether the device is an NPU, and none behind an emulated CANN."""
-    from ascend_sample import hostcann
-
     return device == "npu" and not hostcann.is_active()
 
 
