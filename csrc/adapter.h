@@ -1,5 +1,6 @@
-// Kernels take the struct of an operator's arguments (operators.h); torch's dispatcher passes them
-// one by one. Here is what lies between: the struct's fields are the signature.
+// Kernels take the struct of an operator's arguments (operators.h, layer_operators.h); torch's
+// dispatcher passes them one by one. Here is what lies between: the struct's fields are the
+// signature.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

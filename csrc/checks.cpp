@@ -7,6 +7,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "operators.h"
+
 namespace ascend_sample {
 namespace {
 

@@ -4,11 +4,12 @@
 // docs/semantics_v2.md.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <optional>
 #include <string>
 
 #include "contract.h"
-#include "operators.h"
 
 namespace ascend_sample {
 

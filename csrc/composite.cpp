@@ -8,6 +8,7 @@
 
 #include "adapter.h"
 #include "checks.h"
+#include "operators.h"
 
 namespace ascend_sample {
 namespace {

@@ -4,6 +4,8 @@
 
 #include "adapter.h"
 #include "checks.h"
+#include "layer_operators.h"
+#include "operators.h"
 
 namespace ascend_sample {
 namespace {

@@ -10,6 +10,7 @@
 #include "checks.h"
 #include "contract.h"
 #include "cpu/calls.h"
+#include "layer_operators.h"
 
 namespace ascend_sample {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "checks.h"
 #include "contract.h"
+#include "layer_operators.h"
 
 namespace ascend_sample {
 

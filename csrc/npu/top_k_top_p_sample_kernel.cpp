@@ -11,6 +11,7 @@
 
 #include "adapter.h"
 #include "checks.h"
+#include "operators.h"
 #include "sampler_call.h"
 
 namespace ascend_sample::npu {

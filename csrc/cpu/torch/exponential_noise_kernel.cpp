@@ -5,7 +5,7 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "operators.h"
+#include "layer_operators.h"
 
 namespace ascend_sample::cpu {
 namespace {

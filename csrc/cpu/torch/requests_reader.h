@@ -3,7 +3,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "operators.h"
+#include "layer_operators.h"
 #include "reader.h"
 
 namespace ascend_sample::cpu {

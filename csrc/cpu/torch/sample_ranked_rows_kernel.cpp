@@ -7,7 +7,7 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "operators.h"
+#include "layer_operators.h"
 #include "requests_reader.h"
 
 namespace ascend_sample::cpu {

@@ -4,7 +4,7 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "operators.h"
+#include "layer_operators.h"
 #include "reader.h"
 
 namespace ascend_sample::cpu {

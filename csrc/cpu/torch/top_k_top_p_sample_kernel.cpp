@@ -6,6 +6,7 @@
 #include "adapter.h"
 #include "checks.h"
 #include "dispatch.h"
+#include "operators.h"
 
 namespace ascend_sample::cpu {
 namespace {

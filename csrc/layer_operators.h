@@ -1,0 +1,374 @@
+// What the sampling layer is made of on the CPU, described as CANN's operators are in operators.h.
+// Other devices take its routes in torch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace ascend_sample {
+
+struct NoiseArguments {
+  static constexpr const char* kName = "exponential_noise";
+  static constexpr const char* kSchema =
+      "(Tensor seed, Tensor position, int lanes, int purpose=0, int first_lane=0)";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, lanes]
+  using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t lanes;
+  int64_t purpose;
+  int64_t first_lane;
+};
+
+/// What is done to the logits of rows first. Each family is there as a whole, or not at all.
+struct EditsArguments {
+  /// Their part of a schema.
+  static constexpr const char* kSchema =
+      "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
+      "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
+      "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
+      "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
+      "Tensor? bitmask=None, Tensor? ranges=None";
+
+  const std::optional<at::Tensor>& addend_slot;
+  const std::optional<at::Tensor>& addend_ids;
+  const std::optional<at::Tensor>& addends;
+  const std::optional<at::Tensor>& addend_lengths;
+  const std::optional<at::Tensor>& penalty_slot;
+  const std::optional<at::Tensor>& penalty_ids;
+  const std::optional<at::Tensor>& penalty_lengths;
+  const std::optional<at::Tensor>& occurrences;
+  const std::optional<at::Tensor>& penalties;
+  const std::optional<at::Tensor>& mask_slot;
+  const std::optional<at::Tensor>& masks;
+  const std::optional<at::Tensor>& bitmask_rows;
+  const std::optional<at::Tensor>& bitmask;
+  const std::optional<at::Tensor>& ranges;  // float32 [filters, rows]: cpu/calls.h names them
+};
+
+/// What every row is filtered with: a number for each.
+struct ParametersArguments {
+  /// Their part of a schema.
+  static constexpr const char* kSchema = "Tensor temperature, Tensor k, Tensor p, Tensor min_p";
+
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+};
+
+/// What each row, or place, is sampled with.
+struct RequestsArguments {
+  static inline const std::string kSchema =
+      std::string(ParametersArguments::kSchema) +
+      ", Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, " +
+      EditsArguments::kSchema;
+
+  ParametersArguments parameters;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+  bool keep_ties;
+  EditsArguments edits;
+};
+
+struct SampleRowsArguments {
+  static constexpr const char* kName = "sample_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema + ")";
+  /// int64 [rows], int8 [rows].
+  static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  RequestsArguments requests;
+};
+
+/// The same, and what the filters keep of the rows of which that is wanted, as CSR; and how
+/// probable the tokens are among that of rows that remember their draws.
+struct SampleKeptRowsArguments {
+  static constexpr const char* kName = "sample_kept_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? rows, Tensor is_wanted, ") + RequestsArguments::kSchema +
+      ", *, Tensor? near=None)";
+  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows],
+  /// float32 [rows], or [0] without `near`.
+  static constexpr const char* kResults =
+      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs, "
+      "Tensor counts, Tensor token_log_probs)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                             at::Tensor>;
+  void check() const;
+  // No allocate_outputs(): how much is kept depends on the logits. The fake kernel is in Python,
+  // which has symbols for such sizes (sampling/step/kept.py).
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& is_wanted;  // bool [rows]
+  RequestsArguments requests;
+
+  // float32 [rows], the probability that a token is to have; below 0: any. NaN: nothing is told.
+  const std::optional<at::Tensor>& near;
+};
+
+/// The same, and of rows that ask what row_logprobs reports of the tokens that they drew: by the
+/// logits as they came, or as filter_logits leaves them.
+struct SampleRankedRowsArguments {
+  static constexpr const char* kName = "sample_ranked_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? asking, int count, bool is_normalised, ") +
+      RequestsArguments::kSchema + ", *, bool is_processed=False)";
+  /// int64 [rows], int8 [rows], float32 [asking, 1 + count], int64 [asking, 1 + count],
+  /// int64 [asking].
+  static constexpr const char* kResults =
+      "(Tensor token_ids, Tensor status, Tensor values, Tensor ranked_ids, Tensor ranks)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& asking;  // int64, each row once; None: all rows ask
+  int64_t count;
+  bool is_normalised;
+  RequestsArguments requests;
+  bool is_processed;
+};
+
+struct VerifyDraftsArguments {
+  static constexpr const char* kName = "verify_drafts";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor draft_ids, Tensor ends, ") + RequestsArguments::kSchema +
+      ", int rule=0, Tensor? draft_probabilities=None, Tensor? draft_candidates=None, "
+      "int acceptance_purpose=2, int resampling_purpose=3, Tensor? parents=None)";
+  /// int64 [places], int8 [places], int64 [requests].
+  static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const at::Tensor& draft_ids;
+  const at::Tensor& ends;
+  RequestsArguments requests;  // of places
+
+  // What drafts were drawn from, and the noise by which they are judged then.
+  int64_t rule;  // 0: match, 1: standard, 2: block
+  const std::optional<at::Tensor>& draft_probabilities;
+  const std::optional<at::Tensor>& draft_candidates;
+  int64_t acceptance_purpose;
+  int64_t resampling_purpose;
+
+  // int64 [places], of each the place that it follows among its request's, -1 for the first. None:
+  // they are chains.
+  const std::optional<at::Tensor>& parents;
+};
+
+struct FilterArguments {
+  static constexpr const char* kName = "filter_probabilities";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, ") + ParametersArguments::kSchema + ")";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
+  using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  ParametersArguments parameters;
+};
+
+struct FilterLogitsArguments {
+  static constexpr const char* kName = "filter_logits";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, ") + ParametersArguments::kSchema +
+      ", bool keep_ties=False, bool is_shifted=False, " + EditsArguments::kSchema + ")";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
+  using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  ParametersArguments parameters;
+  bool keep_ties;
+  bool is_shifted;  // by the maximum, before it is divided
+  EditsArguments edits;
+};
+
+/// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".
+struct ValueRangesArguments {
+  static constexpr const char* kName = "value_ranges";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor temperature, Tensor ranges)";
+  /// float32 [batch], float32 [batch]: the least and the most.
+  static constexpr const char* kResults = "(Tensor least, Tensor most)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const at::Tensor& temperature;
+  const at::Tensor& ranges;
+};
+
+struct BestTokensArguments {
+  static constexpr const char* kName = "best_tokens";
+  static constexpr const char* kSchema = "(Tensor logits, int count, float temperature=1.0)";
+  /// float32 [batch, count], int64 [batch, count].
+  static constexpr const char* kResults = "(Tensor log_probs, Tensor token_ids)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  int64_t count;
+  double temperature;
+};
+
+struct RowLogprobsArguments {
+  static constexpr const char* kName = "row_logprobs";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True, "
+      "bool entropy=False, Tensor? named=None)";
+  /// float32 and int64 [rows, 1 + count + ids that are named], int64 [rows], float32 [rows], or [0]
+  /// where entropies are not wanted.
+  static constexpr const char* kResults =
+      "(Tensor values, Tensor token_ids, Tensor ranks, Tensor entropies)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& token_ids;
+  int64_t count;
+  bool is_normalised;
+  bool entropy;
+  const std::optional<at::Tensor>& named;  // int64 [rows, ids], whose numbers follow the best ones'
+};
+
+/// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.
+struct ShardLeadsArguments {
+  static constexpr const char* kName = "shard_leads";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, int first_id, Tensor temperature, Tensor min_p, "
+      "Tensor seed, Tensor position, int purpose=0, float slack=0.0, Tensor? maximum=None, "
+      "Tensor? least_values=None, Tensor? least_last_ids=None, Tensor? most_values=None, "
+      "Tensor? most_last_ids=None)";
+  /// float64 [rows, 3, 6], int64 [rows, 3], float32 [rows], int8 [rows].
+  static constexpr const char* kResults =
+      "(Tensor leads, Tensor token_ids, Tensor maximum, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  int64_t first_id;
+  const at::Tensor& temperature;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+  double slack;
+  const std::optional<at::Tensor>& maximum;
+  const std::optional<at::Tensor>& least_values;
+  const std::optional<at::Tensor>& least_last_ids;
+  const std::optional<at::Tensor>& most_values;
+  const std::optional<at::Tensor>& most_last_ids;
+};
+
+struct FirstOfRowsArguments {
+  static constexpr const char* kName = "first_of_rows";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, int count)";
+  /// float32 [rows, count], int64 [rows, count], int8 [rows].
+  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  int64_t count;
+};
+
+struct ShardHistogramArguments {
+  static constexpr const char* kName = "shard_histogram";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor maximum, Tensor counts, Tensor prefix, int digit)";
+  static constexpr const char* kResults = "Tensor";  // float64 [rows, 256]
+  using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& maximum;
+  const at::Tensor& counts;
+  const at::Tensor& prefix;
+  int64_t digit;
+};
+
+/// What a row's sum is made of, in chunks of 1024 ids.
+struct ChunkSumsArguments {
+  static constexpr const char* kName = "chunk_sums";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, bool entropy=False)";
+  /// float32 [rows, chunks], float64 [rows, chunks], float32 [rows, chunks], or [0, chunks] where
+  /// entropies are not wanted.
+  static constexpr const char* kResults = "(Tensor maxima, Tensor sums, Tensor distances)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  bool entropy;
+};
+
+struct LogOfSumsArguments {
+  static constexpr const char* kName = "log_of_sums";
+  static constexpr const char* kSchema = "(Tensor maxima, Tensor sums, Tensor? distances=None)";
+  /// float32 [rows], float64 [rows], float32 [rows], or [0] without distances.
+  static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum, Tensor entropies)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& maxima;
+  const at::Tensor& sums;
+  const std::optional<at::Tensor>& distances;
+};
+
+struct CountAboveArguments {
+  static constexpr const char* kName = "count_above";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, Tensor bounds)";
+  static constexpr const char* kResults = "Tensor";  // int64 [rows]
+  using Results = at::Tensor;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& bounds;
+};
+
+/// Calls `visit` for each operator of the sampling layer.
+template <typename Visit>
+void for_each_of_layer(Visit visit) {
+  [&]<typename... Arguments>(std::tuple<Arguments*...>) {
+    (visit.template operator()<Arguments>(), ...);
+  }(std::tuple<
+      NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*, SampleRankedRowsArguments*,
+      VerifyDraftsArguments*, FilterArguments*, FilterLogitsArguments*, ValueRangesArguments*,
+      BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*, FirstOfRowsArguments*,
+      ShardHistogramArguments*, ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
+}
+
+}  // namespace ascend_sample
