@@ -1,9 +1,11 @@
 // Address space for device memory and handles: reserved, inaccessible, never reused.
+#include "hostcann/runtime/addresses.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
 
-#include "hostcann/runtime/runtime.h"
+#include "hostcann/hostcann.h"
 
 namespace hostcann::runtime {
 namespace {
