@@ -153,7 +153,9 @@ std::ostream& operator<<(std::ostream& stream, const CallLabel& label) {
 
 std::string take_message() {
   const char* message = aclnn().aclGetRecentErrMsg();
-  return message == nullptr ? "(no message)" : message;
+  std::string text = message == nullptr ? "" : message;
+  text.erase(text.find_last_not_of(" \n") + 1);  // CANN's have several lines
+  return text.empty() ? "(no message)" : text;
 }
 
 void check_status(aclnnStatus status, const char* call, const char* stage, const CallLabel& label) {
@@ -162,9 +164,10 @@ void check_status(aclnnStatus status, const char* call, const char* stage, const
   }
   const auto& names = aclnn().configuration.status_names;
   const auto name = names.find(status);
-  TORCH_CHECK(false, label.op, ": ", call, " failed in ", stage, ": ", status, " ",
-              name == names.end() ? "(a status without a name here)" : name->second, ": ",
-              take_message(), "; logits=", label);
+  TORCH_CHECK(
+      false, label.op, ": ", call, " failed in ", stage, ": ", status, " ",
+      name == names.end() ? "(a status without a name here; see CANN's documents)" : name->second,
+      ": ", take_message(), "; logits=", label);
 }
 
 }  // namespace ascend_sample::npu

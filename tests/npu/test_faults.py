@@ -163,9 +163,10 @@ def fail_in_phase_1(batch: Batch) -> None:
 
 
 def fail_with_unknown_status(batch: Batch) -> None:
-    hostcann.inject("phase1", aclnn_name(), code=123456, message=MESSAGE)
+    hostcann.inject("phase1", aclnn_name(), code=123456, message=f"{MESSAGE}\n")  # as CANN's end
     assert re.search(
-        rf"failed in workspace: 123456 \(a status without a name.*{MESSAGE}{LOGITS}", error_of(batch.sample)
+        rf"failed in workspace: 123456 \(a status without a name here; see CANN's documents\): .*{MESSAGE}{LOGITS}",
+        error_of(batch.sample),
     )
 
 
