@@ -69,10 +69,11 @@ def serve(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[tor
     reason = OPERATORS[op].obstacle_of(logits.dtype) or obstacle(op)
     if reason is None:
         return launch(op, *arguments, **keywords)
-    _warn_of_composite(op, reason)
     composite: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
     composite = getattr(torch.ops.ascend_sample, f"{op}_composite")
-    return composite(*arguments, **keywords)
+    results = composite(*arguments, **keywords)  # refuses what breaks a rule, of which there is nothing to warn
+    _warn_of_composite(op, reason)
+    return results
 
 
 def _by_name(

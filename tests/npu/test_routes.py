@@ -138,6 +138,15 @@ def test_each_reason_is_told_once() -> None:
     assert "not on SoC Ascend310P3" in said[1]
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_refused_is_not_served_and_warns_of_nothing(npu: str) -> None:
+    """By the kernel that stands in for the compiled one."""
+    logits = torch.zeros(1, 4, dtype=torch.int64, device=npu)
+    k, p = torch.ones(1, dtype=torch.int32, device=npu), torch.ones(1, device=npu)
+    with pytest.raises(TypeError, match="logits must be float32, float16"):
+        aclnn_cffi.serve(SAMPLE, logits, k, p)
+
+
 @each_operator
 def test_unsupported_soc(operator: str) -> None:
     finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend310P3")
