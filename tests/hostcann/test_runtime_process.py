@@ -79,6 +79,7 @@ def test_faults_of_the_environment():
         ("HOSTCANN_MEMORY", "17179869185G", "HOSTCANN_MEMORY must be a number of bytes"),
         ("HOSTCANN_STREAM_MODE", "hasty", "HOSTCANN_STREAM_MODE must be normal, lazy"),
         ("HOSTCANN_STREAM_MODE", "lazy:3", "HOSTCANN_STREAM_MODE must be normal, lazy"),
+        ("HOSTCANN_LOG", "loud", "HOSTCANN_LOG must be a level, 0 to 3, or 4 for silence, got 'loud'"),
         ("HOSTCANN_STRICT", "yes", "HOSTCANN_STRICT must be 0 or 1"),
         ("HOSTCANN_NULL_KERNELS", "2", "HOSTCANN_NULL_KERNELS must be 0 or 1"),
     ],

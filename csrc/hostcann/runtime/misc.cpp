@@ -2,7 +2,6 @@
 // without an effect here, and the names that only say that they are not emulated.
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "hostcann/runtime/runtime.h"
@@ -178,8 +177,7 @@ CANN_API int aclrtGetStreamOverflowSwitch(void* handle, uint32_t* flag) {
 /// standard error.
 CANN_API void aclAppLog(int level, const char* function, const char* file, uint32_t line,
                         const char* format, ...) {
-  static const char* wanted = std::getenv("HOSTCANN_LOG");
-  if (wanted == nullptr || level < std::atoi(wanted)) return;
+  if (level < settings().log_level) return;
   std::fprintf(stderr, "[hostcann log %d] %s:%u %s: ", level, file, line, function);
   va_list arguments;
   va_start(arguments, format);

@@ -71,6 +71,7 @@ struct Settings {
   std::string report_path;
   std::string startup;  // a line of Python
   int devices = 1;      // how many a program is told of; a process has one of them
+  int log_level = 4;    // of the least important of torch_npu's messages that are printed
   bool strict = false;
   std::string error;  // what is wrong with the environment; empty when nothing is
 };

@@ -65,6 +65,12 @@ Settings* read_settings() {
     if (text != "0" && text != "1") complain(wrong(name, "be 0 or 1"));
     return text == "1";
   };
+  const std::string level = variable("HOSTCANN_LOG", "4");
+  if (level.size() != 1 || level[0] < '0' || level[0] > '4') {
+    complain(wrong("HOSTCANN_LOG", "be a level, 0 to 3, or 4 for silence"));
+  } else {
+    settings->log_level = level[0] - '0';
+  }
   settings->strict = flag("HOSTCANN_STRICT");
   set_null_kernels(flag("HOSTCANN_NULL_KERNELS"));
 
