@@ -205,11 +205,11 @@ class SamplingBatch:
         prompts = arguments.as_many("prompt_ids", prompt_ids, count, ())
         outputs = arguments.as_many("output_ids", output_ids, count, ())
         places = arguments.as_many("positions", positions, count, None)
-        known = [Known.of(*request, self.vocab_size) for request in zip(params, prompts, outputs, strict=True)]
         lengths = [
-            [arguments.length_of(name, given, "Give vocabulary ids.") for given in lists]
+            [arguments.length_of_text(name, given) for given in lists]
             for name, lists in (("prompt_ids", prompts), ("output_ids", outputs))
         ]
+        known = [Known.of(*request, self.vocab_size) for request in zip(params, prompts, outputs, strict=True)]
         position = [
             sum(length) if place is None else arguments.to_integer(place, "position", 0, LARGEST_POSITION)
             for *length, place in zip(*lengths, places, strict=True)

@@ -23,7 +23,24 @@ def example(device: str = "cpu") -> SamplingBatch:
     [
         (lambda batch: batch.add({"top_k": 5}), TypeError, "params must be SamplingParams, got dict."),
         (lambda batch: batch.extend(SamplingParams()), TypeError, "params must be a list, got SamplingParams()."),
-        (lambda batch: batch.add(SamplingParams(), 5), TypeError, "prompt_ids must be a list, got 5."),
+        (lambda batch: batch.add(SamplingParams(), 5), TypeError, "prompt_ids must be a list of ints, got 5."),
+        (
+            lambda batch: batch.add(SamplingParams(), torch.tensor([[1, 2, 3]])),
+            TypeError,
+            "prompt_ids must be a list of ints, got a tensor of torch.int64 [1, 3].",
+        ),
+        (lambda batch: batch.add(SamplingParams(), torch.tensor(3)), TypeError, "got a tensor of torch.int64 []."),
+        (lambda batch: batch.add(SamplingParams(), "text"), TypeError, "prompt_ids must be a list of ints, got 'text'"),
+        (
+            lambda batch: batch.add(SamplingParams(stop_sequences=[[1, 2]]), output_ids={3, 4}),
+            TypeError,
+            "output_ids must be a list of ints, got {3, 4}.",
+        ),
+        (
+            lambda batch: batch.add(SamplingParams(stop_sequences=[[1, 2]]), output_ids=None),
+            TypeError,
+            "output_ids must be a list of ints, got None.",
+        ),
         (lambda batch: batch.add(SamplingParams(), position=2**63 - 1), ValueError, "position must be in [0, "),
         (
             lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [[1], [1, 2]]),

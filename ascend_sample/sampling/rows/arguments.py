@@ -105,6 +105,14 @@ def length_of(name: str, values: object, remedy: str) -> int:
     return len(values)
 
 
+def length_of_text(name: str, token_ids: Any) -> int:
+    """Returns how many tokens there are, or raises unless they are one list; what they are is not looked at."""
+    is_list = isinstance(token_ids, Sequence | numpy.ndarray | Tensor) and not isinstance(token_ids, str | bytes)
+    if not is_list or getattr(token_ids, "ndim", 1) != 1:
+        refuse(OWNER, name, "be a list of ints", show(token_ids), "Give vocabulary ids.", TypeError)
+    return len(token_ids)
+
+
 def check_params(params: object) -> None:
     """Raises unless params are `SamplingParams`."""
     if not isinstance(params, SamplingParams):
