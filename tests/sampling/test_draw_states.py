@@ -271,6 +271,9 @@ class TestState:
             (0, ("1",), TypeError, "state must be a tuple of 1 float"),
             (0, (NAN,), ValueError, r"state must be finite in float32, got \(nan,\). Give what was read"),
             (0, (1e39,), ValueError, "state must be finite in float32"),
+            (1, (0.0, 0.0), ValueError, r"state must have weights whose sum is above 0, got \(0.0, 0.0\). Give what"),
+            (1, (1.0, 1e-40), ValueError, "state must have weights whose sum is above 0"),
+            (1, (1.0, -1.0), ValueError, "state must have weights whose sum is above 0"),
             (
                 2,
                 (1.0,),
@@ -281,7 +284,8 @@ class TestState:
         ],
     )
     def test_what_cannot_be_set(self, row: int, state: Any, error: type[Exception], says: str) -> None:
-        batch = new_batch(requests(3))
+        params = [SamplingParams(mirostat_tau=2.0), SamplingParams(adaptive_target=0.3), SamplingParams()]
+        batch = new_batch(params)
         before = states_of(batch)
         with pytest.raises(error, match=says):
             batch.states[row] = state

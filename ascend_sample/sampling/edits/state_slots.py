@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ascend_sample._errors import is_real, refuse, show
 from ascend_sample.sampling.edits.slots import StateSlots
-from ascend_sample.sampling.requests.checks import LARGEST
+from ascend_sample.sampling.requests.checks import LARGEST, SMALLEST_POSITIVE
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.arguments import to_row
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
@@ -96,7 +96,7 @@ class DrawStates:
 
         Raises:
             TypeError: the state has another form.
-            ValueError: a number is not finite in float32, or the row has no state.
+            ValueError: a number is not finite in float32, the weights sum to none, or the row has no state.
             IndexError: there is no such row.
         """
         slot = self._slot(row)
@@ -108,6 +108,8 @@ class DrawStates:
             refuse(OWNER, "state", rule, show(state), "Give what was read.", TypeError)
         if not all(abs(number) <= LARGEST for number in state):
             refuse(OWNER, "state", "be finite in float32", show(state), "Give what was read.")
+        if count > 1 and state[1] < SMALLEST_POSITIVE:  # it divides the other sum
+            refuse(OWNER, "state", "have weights whose sum is above 0", show(state), "Give what was read.")
         self._slots.write(slot, state)
 
     @property
