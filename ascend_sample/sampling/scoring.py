@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse, refuse_type
 from ascend_sample.sampling.draws.best_tokens import CHUNK, below, divide
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
@@ -89,7 +90,7 @@ def score(
     Source: docs/logprobs.md, section "Scores of a text"; docs/vocabulary_parallel.md, "Scores".
     """
     check_bool(NAME, "entropy", entropy)
-    n = check_integer(NAME, "n", n, low=0)
+    n = check_integer(NAME, "n", n, low=0, high=MAX_VOCAB_SIZE)  # the first chunk tells how many there are
     if not isinstance(logits, Iterable):  # tensors are
         refuse_type(NAME, "logits", "be a tensor, or chunks of one", logits, "Give the model's output.")
     if shard is not None:
