@@ -344,6 +344,12 @@ class TestArguments:
         with pytest.raises(ValueError, match="sample_rows: seed must be on the device of logits, cpu"):
             sample_rows(**arguments)
 
+    def test_parameters_that_ask_for_gradients(self, device: str) -> None:
+        arguments = {name: tensor.to(device) for name, tensor in self.arguments().items()}
+        asking = {name: tensor.clone().requires_grad_(tensor.is_floating_point()) for name, tensor in arguments.items()}
+        drawn, wanted = sample_rows(**asking), sample_rows(**arguments)
+        assert drawn.token_ids.tolist() == wanted.token_ids.tolist()
+
     def test_no_rows(self, device: str) -> None:
         none = {name: tensor[:0].to(device) for name, tensor in self.arguments().items()}
         output = sample_rows(**none)

@@ -94,7 +94,7 @@ class RowParameters:
             rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
             refuse(name, "facts", rule, ", ".join(facts) or "nothing", "Give an array for each.", TypeError)
         if logits.is_cpu:
-            facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
+            facts = {field: tensors[field].detach().numpy() for field in DISTRIBUTION}
         elif facts is not None:
             facts = _columns_of(name, {field: facts[field] for field in known}, len(logits))
         return cls(**tensors, facts=facts)
