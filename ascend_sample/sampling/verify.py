@@ -69,6 +69,7 @@ class VerifiedDrafts(NamedTuple):
             accepted: the same as the attribute, where the caller has read it already. None reads it, which waits for
                 the device: rows advance on the host too, by numbers that nobody there knows before.
         """
+        check_instance(NAME, "batch", batch, SamplingBatch, "Give the requests' own.")
         read = self.accepted.cpu() if accepted is None else accepted
         counts = checked_counts("accepted", read, len(batch)) + 1
         width = self.token_ids.shape[1]

@@ -149,6 +149,8 @@ def test_who_gets_the_tokens() -> None:
         verified.append_to(batch, accepted=[2, 0])
     with pytest.raises(ValueError, match="accepted must be at most 2147483647, got 9223372036854775807"):
         verified.append_to(batch, accepted=[2**63 - 1, 0])
+    with pytest.raises(TypeError, match="batch must be a SamplingBatch, got NoneType"):
+        verified.append_to(None)  # type: ignore[arg-type]
     assert batch.position.tolist() == [0, 0]
 
 
