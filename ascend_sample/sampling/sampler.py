@@ -144,7 +144,7 @@ class Sampler:
         self._check(logits, batch, purpose)
         allowed = None
         if bitmask is not None or bitmask_rows is not None:
-            allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
+            allowed = placed_bitmask("Sampler", bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)

@@ -183,7 +183,7 @@ def verify_drafts(
         check_split(logits, batch, rule)
     tree = None if parents is None else checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
-    allowed = placed_bitmask(bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
+    allowed = placed_bitmask(NAME, bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
     places = places_of(batch, of_requests, tree)
     try:
         if len(batch) == 0:

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling import (
+    LogprobsMode,
+    RowStatus,
+    Sampler,
+    SamplerOutput,
+    SamplingBatch,
+    SamplingParams,
+    StaticStep,
+    verify_drafts,
+)
 
 VOCAB_SIZE = 1000
 """No multiple of 32: the last word is not full."""
@@ -228,6 +237,17 @@ def test_what_is_refused(device: str, options: dict[str, Any], error: type[Excep
         Sampler()(torch.zeros(2, VOCAB_SIZE, device=device), batch, **options)
     assert str(raised.value).startswith(message)
     assert batch.host.position.tolist() == [3, 3], "the batch has not advanced"
+
+
+def test_who_refuses_it() -> None:
+    batch = batch_of(requests()[:2], "cpu")
+    says = r": bitmask_rows must be in \[0, 2\), got \[1, 2\]"
+    places, none = torch.zeros(2, VOCAB_SIZE), torch.empty(0, dtype=torch.int64)
+    with pytest.raises(IndexError, match=f"^verify_drafts{says}"):
+        verify_drafts(places, none, batch, counts=[0, 0], bitmask=WORDS, bitmask_rows=[1, 2])
+    step = StaticStep(2, VOCAB_SIZE, torch.float32, "cpu", bitmask=True)
+    with pytest.raises(IndexError, match=f"^StaticStep{says}"):
+        step.prepare(batch, bitmask=WORDS, bitmask_rows=[1, 2])
 
 
 def test_what_is_refused_for_its_device(npu: str) -> None:

@@ -109,7 +109,7 @@ def check_steps(asking: Callable[[int], int | None], mode: LogprobsMode, dtype: 
         drawn = Sampler()(logits, plain, **options).token_ids
         reported = logits
         if mode.is_processed:
-            allowed = placed_bitmask(*options.values(), len(batch), vocab_size, batch.device)
+            allowed = placed_bitmask("Sampler", *options.values(), len(batch), vocab_size, batch.device)
             edits = batch.native_edits(allowed)
             reported = processed_logits(logits, batch.row_parameters(), mode, edits=edits)
         check(Sampler(mode.value)(logits, batch, **options), drawn, reported, batch, mode.is_normalised)

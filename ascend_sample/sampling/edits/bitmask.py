@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -16,7 +16,6 @@ from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.table import to_device
 
-OWNER: Final = "Sampler"
 Rows = Sequence[int] | NDArray[Any] | Tensor
 
 
@@ -52,11 +51,12 @@ class Bitmask(NamedTuple):
 
 
 def placed_bitmask(
-    bitmask: Tensor | None, rows: Rows | None, count: int, vocab_size: int, device: torch.device
+    owner: str, bitmask: Tensor | None, rows: Rows | None, count: int, vocab_size: int, device: torch.device
 ) -> Bitmask | None:
     """Checks what a step is given, and sends what the device has not, in one copy that nobody waits for.
 
     Args:
+        owner: what messages begin with.
         bitmask: int32 [n, ceil(vocab_size / 32)], on the device or the CPU.
         rows: the rows of the batch that it is for, each once, on the host; None: all, in order.
         count: how many rows the batch has.
@@ -73,20 +73,20 @@ def placed_bitmask(
     """
     if bitmask is None:
         if rows is not None:
-            refuse(OWNER, "bitmask_rows", "be left out without a bitmask", show(rows), "Give the bitmask, too.")
+            refuse(owner, "bitmask_rows", "be left out without a bitmask", show(rows), "Give the bitmask, too.")
         return None
     if not isinstance(bitmask, Tensor) or bitmask.dtype != torch.int32:
         remedy = "Pack 32 ids in each word, the first in the lowest bit, as xgrammar and llguidance do."
-        refuse(OWNER, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
-    placed = None if rows is None else _checked_rows(rows, count)
+        refuse(owner, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
+    placed = None if rows is None else _checked_rows(owner, rows, count)
     host_rows, places = (None, None) if placed is None else placed
     shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
     if list(bitmask.shape) != shape:
         remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
-        refuse(OWNER, "bitmask", f"have the shape {shape}", list(bitmask.shape), remedy)
+        refuse(owner, "bitmask", f"have the shape {shape}", list(bitmask.shape), remedy)
     if bitmask.device != device and not bitmask.is_cpu:
         rule = f"be on the device of the batch, {device}, or on the CPU"
-        refuse(OWNER, "bitmask", rule, bitmask.device, "Move it with .to().")
+        refuse(owner, "bitmask", rule, bitmask.device, "Move it with .to().")
     if shape[0] == 0:
         return None
     if bitmask.device == device:
@@ -104,21 +104,21 @@ def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[T
     return sent[len(front) :].view(bitmask.shape), rows_there
 
 
-def _checked_rows(rows: Rows, count: int) -> tuple[Tensor, Tensor]:
+def _checked_rows(owner: str, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
     """Returns the rows, int64 on the host, and `Bitmask.places`, or raises unless they are the batch's, each once."""
-    given = host_ints(OWNER, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
-    return _placed_rows(given.tobytes(), count)
+    given = host_ints(owner, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
+    return _placed_rows(owner, given.tobytes(), count)
 
 
 @functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before
-def _placed_rows(rows: bytes, count: int) -> tuple[Tensor, Tensor]:
+def _placed_rows(owner: str, rows: bytes, count: int) -> tuple[Tensor, Tensor]:
     """Does what `_checked_rows` does, for int64 as bytes."""
     given = numpy.frombuffer(rows, numpy.int64).copy()
     if len(given) and not 0 <= given.min() <= given.max() < count:
         remedy = "Rows move when others are removed."
-        refuse(OWNER, "bitmask_rows", f"be in [0, {count})", show(given.tolist()), remedy, IndexError)
+        refuse(owner, "bitmask_rows", f"be in [0, {count})", show(given.tolist()), remedy, IndexError)
     if len(numpy.unique(given)) < len(given):
-        refuse(OWNER, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
+        refuse(owner, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
     places = numpy.full(count, -1)
     places[given] = numpy.arange(len(given))
     return torch.from_numpy(given), torch.from_numpy(places)

@@ -201,7 +201,7 @@ class StaticStep:
         check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
         check_purpose(NAME, purpose)
         self.check(NAME, batch, len(self.logits), is_edited)
-        allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
+        allowed = placed_bitmask(NAME, bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if allowed is not None and not self.edits.bitmask:
             rule = "be left out of a step that has no room for one"
             refuse(NAME, "bitmask", rule, "one", "Make the step with bitmask=True.")
