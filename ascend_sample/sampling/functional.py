@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import check_bool
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits
@@ -71,6 +72,7 @@ def sample_rows(
     """
     check_logits(NAME, logits)
     check_purpose(NAME, purpose)
+    check_bool(NAME, "keep_ties", keep_ties)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given |= {"seed": seed, "position": position}
     parameters = RowParameters.of_tensors(NAME, logits, given, facts)

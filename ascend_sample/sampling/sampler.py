@@ -142,6 +142,7 @@ class Sampler:
             IndexError: the bitmask is for a row that does not exist.
         """
         self._check(logits, batch, purpose)
+        check_bool("Sampler", "advance", advance)
         allowed = None
         if bitmask is not None or bitmask_rows is not None:
             allowed = placed_bitmask("Sampler", bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
@@ -171,6 +172,9 @@ class Sampler:
             batch: the requests.
             dtype: of the logits that they will get.
 
+        Raises:
+            TypeError: an argument has the wrong type, or there are no such logits.
+
         Example:
             >>> from ascend_sample.sampling import SamplingParams
             >>> batch = SamplingBatch(vocab_size=32000)
@@ -178,6 +182,9 @@ class Sampler:
             >>> Sampler().explain(batch, torch.bfloat16)[0].route.value
             'native'
         """
+        check_instance("Sampler", "batch", batch, SamplingBatch, "Add the requests to one.")
+        check_instance("Sampler", "dtype", dtype, torch.dtype, "Give that of the logits.")
+        check_logits("Sampler", torch.empty(1, batch.vocab_size, dtype=dtype, device="meta"))
         explained: list[RowRoute] = []
         for is_processed, kind in ((False, dtype), (True, torch.float32)):
             rows = np.flatnonzero(batch.host.is_processed == is_processed)

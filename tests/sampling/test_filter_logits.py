@@ -224,6 +224,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"top_k": torch.ones(2)}, TypeError, "top_k must be a tensor of torch.int32, got torch.float32"),
     ({"min_p": torch.zeros(3)}, ValueError, "min_p must have one value for each of the 2 rows"),
+    ({"keep_ties": 1}, TypeError, "keep_ties must be True or False, got int 1"),
 ]
 
 

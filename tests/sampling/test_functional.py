@@ -333,7 +333,9 @@ class TestArguments:
         with pytest.raises(ValueError if kind == "shape" else TypeError, match=f"sample_rows: {name} must"):
             sample_rows(**arguments)
 
-    def test_facts_and_purposes_that_are_none(self) -> None:
+    def test_options_that_are_none(self) -> None:
+        with pytest.raises(TypeError, match="sample_rows: keep_ties must be True or False, got str 'no'"):
+            sample_rows(**self.arguments(), keep_ties="no")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="sample_rows: facts must be a Mapping, got int 5"):
             sample_rows(**self.arguments(), facts=5)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="sample_rows: purpose must be a Purpose, got str 'DRAW'"):

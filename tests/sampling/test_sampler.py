@@ -268,6 +268,7 @@ class TestArguments:
         [
             ({"batch": None}, "batch must be a SamplingBatch, got NoneType None"),
             ({"purpose": "DRAW"}, "purpose must be a Purpose, got str 'DRAW'"),
+            ({"advance": "no"}, "advance must be True or False, got str 'no'"),
         ],
     )
     def test_arguments_of_another_kind(self, wrong: dict[str, Any], says: str) -> None:
@@ -276,6 +277,18 @@ class TestArguments:
         with pytest.raises(TypeError, match=f"Sampler: {says}"):
             Sampler()(**{"logits": torch.zeros(1, 4), "batch": batch} | wrong)
         assert batch.position.tolist() == [0]
+
+    @pytest.mark.parametrize(
+        ("batch", "dtype", "says"),
+        [
+            (None, torch.float32, "batch must be a SamplingBatch, got NoneType None"),
+            (SamplingBatch(4), "bfloat16", "dtype must be a dtype, got str 'bfloat16'"),
+            (SamplingBatch(4), torch.float64, "logits must be float32, float16 or bfloat16, got torch.float64"),
+        ],
+    )
+    def test_what_cannot_be_explained(self, batch: Any, dtype: Any, says: str) -> None:
+        with pytest.raises(TypeError, match=f"Sampler: {says}"):
+            Sampler().explain(batch, dtype)
 
     @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
     def test_a_device_edits_once_whatever_is_asked_for(

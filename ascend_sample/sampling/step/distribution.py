@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import check_bool
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import without_nan
 from ascend_sample.sampling.draws.total_order import mask_below_top_k
@@ -75,6 +76,7 @@ def filter_logits(
     Source: docs/sampling.md, section 1 "What is drawn".
     """
     check_logits("filter_logits", logits)
+    check_bool("filter_logits", "keep_ties", keep_ties)
     if isinstance(top_k, Tensor) and top_k.dtype in INTEGERS:
         top_k = top_k.to(torch.int64).clamp(-1, logits.shape[1]).to(DTYPES["top_k"])
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
