@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy
+import torch
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ BAD_REQUESTS = [
             ("bytes", b"\x03", "be a collection", "b'\\x03'", "a list of ints"),
             ("dict", {3: 1}, "be a collection", "{3: 1}", "a list of ints"),
             ("iterator", iter([3]), "be a collection", "<list_iterator", "a list of ints"),
+            ("0d_tensor", torch.tensor(3), "be a collection", "a tensor of torch.int64 []", "a list of ints"),
             ("of_bool", [1, True], "hold ints", "True", "vocabulary ids"),
             ("of_float", [1.0], "hold ints", "1.0", "vocabulary ids"),
             ("of_str", ["a", 2], "hold ints", "'a'", "vocabulary ids"),
@@ -154,6 +156,8 @@ BAD_REQUESTS = [
             ("int", 3, "be a collection of sequences of ids", "3", "a list of lists"),
             ("str", "no", "be a collection of sequences of ids", "'no'", "a list of lists"),
             ("none", None, "be a collection of sequences of ids", "None", "a list of lists"),
+            ("0d_array", numpy.array(3), "be a collection of sequences of ids", "array(3)", "a list of lists"),
+            ("0d_tensor", torch.tensor(3), "be a collection of sequences", "a tensor of", "a list of lists"),
             ("of_str", [[3, 4], "no"], "hold sequences of ids", "'no'", "must be tokenized"),
             ("of_float", [1.5], "hold sequences of ids", "1.5", "must be tokenized"),
             ("of_bool", [[3, True]], "hold ints", "True", "vocabulary ids"),

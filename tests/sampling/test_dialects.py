@@ -7,10 +7,12 @@ import itertools
 import math
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
+import torch
 from transformers import GenerationConfig
 
 from ascend_sample.sampling import SamplingParams
@@ -151,6 +153,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ODD: list[Any] = [
     *(5, -3, 1.5, 10**400, math.nan, math.inf, 1j, True, "x", "", b"x", object()),
     *([], [1], [1.5], [None], ["x"], [[]], [[1, 2, 3]], [[1, "x"]], [["x", 1]], [{1: 2}], {1}, {}, {"a": 1}, {1: "x"}),
+    *(numpy.array([1, 2]), numpy.array([[1, 2]]), numpy.array(3), torch.tensor([1, 2]), torch.tensor(3)),
 ]
 """Values of all kinds, most of which no field takes."""
 BESIDE_ODD: dict[str, list[dict[str, Any]]] = {
@@ -324,7 +327,7 @@ def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
             for field, declared in DIALECTS[name].fields.items()
             if declared.becomes or declared.off is not None
         ),
-        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size")),
+        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size", "exactly")),
     )
     taken = 0
     for request, context in tries:
@@ -335,6 +338,13 @@ def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
         else:
             taken += 1
     assert taken > len(ODD)
+
+
+@pytest.mark.parametrize("array", [numpy.array, torch.tensor])
+def test_arrays_are_lists(array: Callable[[list[int]], Any]) -> None:
+    listed = read("vllm", {"stop_token_ids": [7, 9], "min_tokens": 3, "logprob_token_ids": [4, 2]})
+    arrays = {"stop_token_ids": array([7, 9]), "min_tokens": 3, "logprob_token_ids": array([4, 2])}
+    assert read("vllm", arrays) == listed
 
 
 def test_ids_that_end_the_text_must_be_known() -> None:

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 import numpy
 
@@ -71,6 +71,12 @@ def to_boolean(value: object, field: str, vocab_size: int | None) -> bool:
     return value
 
 
+def is_list(value: object) -> TypeGuard[Collection[Any]]:
+    """Tells whether value is a list, a tuple, a set, an array or the like, and neither a text nor a mapping."""
+    is_other = isinstance(value, str | bytes | bytearray | Mapping) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Collection) and not is_other
+
+
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
     """Returns distinct vocabulary ids, sorted.
 
@@ -80,7 +86,7 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
     """
     if isinstance(values, numpy.ndarray):
         values = values.tolist()
-    if not isinstance(values, Collection) or isinstance(values, str | bytes | bytearray | Mapping):
+    if not is_list(values):
         refuse_field(field, "be a collection of vocabulary ids", values, "Give a list of ints.", TypeError)
     if set(map(type, values)) <= {int}:  # a vocabulary's worth of ids passes without a loop in Python
         ids = sorted(values)
@@ -128,7 +134,7 @@ def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tu
         TypeError: no collection of sequences of integers.
         ValueError: a sequence is empty, an id is out of range, or a sequence occurs twice.
     """
-    if not isinstance(values, Collection) or isinstance(values, str | bytes | bytearray | Mapping):
+    if not is_list(values):
         refuse_field(field, "be a collection of sequences of ids", values, "Give a list of lists.", TypeError)
     sequences = []
     for value in values:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from ascend_sample._errors import refuse, show
+import numpy
+from torch import Tensor
+
+from ascend_sample._errors import check_bool, refuse, show
 from ascend_sample.sampling.requests.dialects.forms import IDS, NUMBER, Form
 
 PLAIN: Final = (bool, int, float, str, list, tuple, dict)
@@ -137,13 +140,15 @@ class Dialect:
         """
         owner = f"SamplingParams.from_{self.name}"
         IDS.check(owner, "eos_ids", eos_ids)
+        check_bool(owner, "exactly", exactly)
         thinking = {
             "thinking_start": thinking_start,
             "thinking_end": thinking_end,
             "thinking_closing": thinking_closing,
         }
         context = Context(owner, tuple(eos_ids), vocab_size, thinking)
-        given = {name: value for name, value in _values_of(request, context).items() if value is not None}
+        values = _values_of(request, context).items()
+        given = {name: _without_arrays(value) for name, value in values if value is not None}
         for name, value in given.items():
             if name not in self.fields:
                 near = difflib.get_close_matches(str(name), self.fields, n=1)
@@ -162,6 +167,11 @@ class Dialect:
             if difference.applies(ours):
                 context.refuse("exactly", "be False for this request", True, difference.note)
         return ours
+
+
+def _without_arrays(value: object) -> object:
+    """Returns an array or a tensor as what it is made of: numbers, which can be compared, and lists of them."""
+    return value.tolist() if isinstance(value, numpy.ndarray | Tensor) else value
 
 
 def _values_of(request: object, context: Context) -> Mapping[str, Any]:

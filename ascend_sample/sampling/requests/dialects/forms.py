@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from ascend_sample._errors import is_integer, is_real, refuse_type
+from ascend_sample.sampling.requests.checks import is_list
 
 TOKENIZE: Final = "Texts must be tokenized before."
 
@@ -23,18 +24,13 @@ class Form(NamedTuple):
             refuse_type(owner, name, self.rule, value, self.remedy)
 
 
-def _is_list(value: object) -> TypeGuard[Collection[Any]]:
-    """Tells whether value is a list, a tuple, a set or the like."""
-    return isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | Mapping)
-
-
 def _are_ids(value: object) -> bool:
-    return _is_list(value) and all(map(is_integer, value))
+    return is_list(value) and all(map(is_integer, value))
 
 
 def _are_pairs(value: object) -> TypeGuard[Collection[Any]]:
     """Tells whether value is a list of pairs, or what a mapping has of them."""
-    return _is_list(value) and all(_is_list(pair) and len(pair) == 2 for pair in value)
+    return is_list(value) and all(is_list(pair) and len(pair) == 2 for pair in value)
 
 
 def _are_pairs_of_ids(value: object) -> bool:
@@ -48,12 +44,12 @@ def _items(value: object) -> object:
 
 FLAG: Final = Form("be True or False", lambda value: isinstance(value, bool), "Use bool().")
 NUMBER: Final = Form("be a number", is_real, "Convert it with float().")
-LIST: Final = Form("be a list", _is_list, "Give a list.")
-TEXTS: Final = Form("be a text or a list", lambda value: isinstance(value, str) or _is_list(value), "Give a list.")
+LIST: Final = Form("be a list", is_list, "Give a list.")
+TEXTS: Final = Form("be a text or a list", lambda value: isinstance(value, str) or is_list(value), "Give a list.")
 IDS: Final = Form("be a list of ids", _are_ids, TOKENIZE)
 ID_OR_IDS: Final = Form("be an id or a list of ids", lambda value: is_integer(value) or _are_ids(value), TOKENIZE)
 SEQUENCES: Final = Form(
-    "be a list of lists of ids", lambda value: _is_list(value) and all(map(ID_OR_IDS.fits, value)), TOKENIZE
+    "be a list of lists of ids", lambda value: is_list(value) and all(map(ID_OR_IDS.fits, value)), TOKENIZE
 )
 PAIRS: Final = Form("be a mapping or a list of pairs", lambda value: _are_pairs(_items(value)), "Give a dict.")
 PAIRS_OF_IDS: Final = Form(
