@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -213,25 +214,40 @@ def test_nobody_waits_before_it_is_asked(accelerator: str, monkeypatch: pytest.M
         Sampler()(torch.zeros(1, VOCAB_SIZE, device=accelerator), batch)
 
 
+def lines_of(call: Callable[[], object]) -> int:
+    """Counts the lines of Python that a call runs."""
+    lines = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return look
+
+    sys.settrace(look)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return lines
+
+
 def test_a_token_costs_the_same_after_any_text() -> None:
-    def calls_of(length: int) -> int:
+    def lines_after(length: int) -> int:
         watch = StopWatch(SamplingParams(**RULED), [1, 3] * (length // 2), VOCAB_SIZE)
-        lines = 0
-
-        def look(frame: FrameType, event: str, argument: object) -> Any:
-            nonlocal lines
-            lines += event == "line"
-            return look
-
         watch.extend([1] * length)
-        sys.settrace(look)
-        try:
-            watch.extend([5, 1, 6, 3])
-        finally:
-            sys.settrace(None)
-        return lines
+        return lines_of(lambda: watch.extend([5, 1, 6, 3]))
 
-    assert calls_of(100) == calls_of(30_000) < 100
+    assert lines_after(100) == lines_after(30_000) < 100
+
+
+def test_a_step_costs_the_same_beside_any_rows_without_stops_and_rules() -> None:
+    def lines_beside(rows: int) -> int:
+        asking = [SamplingParams(stop_sequences=[[3, 4]]), SamplingParams(no_repeat_ngram_size=3)]
+        batch, tokens = new_batch([*[SamplingParams()] * rows, *asking]), torch.ones(rows + 2, dtype=torch.int64)
+        batch.append(tokens)
+        return lines_of(lambda: batch.append(tokens)) + lines_of(batch.ended)
+
+    assert lines_beside(10) == lines_beside(1000)
 
 
 FAULTS = faults_beside(__file__)

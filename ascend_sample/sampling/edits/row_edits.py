@@ -23,6 +23,7 @@ from ascend_sample.sampling.edits.slots import (
     addend_of,
     has_addend,
     has_mask,
+    holders,
 )
 from ascend_sample.sampling.edits.state_slots import initial_state
 from ascend_sample.sampling.edits.stops import StopSlots, StopWatch
@@ -268,7 +269,7 @@ class RowEdits:
         ruled: list[tuple[int, TextRules]] = []
         watched: list[tuple[int, StopWatch]] = []
         if self.rules:
-            slots = enumerate(host.addend_slot[rows].tolist())
+            slots = holders(host.addend_slot[rows])
             ruled = [(place, self.rules[slot]) for place, slot in slots if slot in self.rules]
         if self.stops.watches:
             watched = self.stops.takers(host.stop_slot[rows])

@@ -9,6 +9,7 @@ end of a list changes nothing.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.edits.processing import MASKED, WORD, words_of
 from ascend_sample.sampling.requests.params import SamplingParams
-from ascend_sample.sampling.rows.table import to_device
+from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 
 Ids = NDArray[numpy.int64]
 Floats = NDArray[numpy.float32]
@@ -110,6 +111,17 @@ class Slots:
         ends = numpy.cumsum(lengths)
         starts = ends - lengths
         return starts, numpy.repeat(slots * self.width - starts, lengths) + numpy.arange(ends[-1])
+
+
+def holders(slots: Ids) -> Iterable[tuple[int, int]]:
+    """Returns which of these, each the slot of a row or `NO_SLOT`, are slots: their places, and what they are.
+
+    Example:
+        >>> list(holders(numpy.array([-1, 4, -1, 0])))
+        [(1, 4), (3, 0)]
+    """
+    places = numpy.flatnonzero(slots != NO_SLOT)
+    return zip(places.tolist(), slots[places].tolist(), strict=True)
 
 
 class AddendSlots(Slots):

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import torch
 
-from ascend_sample.sampling.edits.slots import Ids, Slots
+from ascend_sample.sampling.edits.slots import Ids, Slots, holders
 from ascend_sample.sampling.edits.text_indexes import Tokens, by_last
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.arguments import TokenIds, to_token_ids
 from ascend_sample.sampling.rows.host_copy import HostTokens
-from ascend_sample.sampling.rows.table import NO_SLOT
 
 
 class Ended(NamedTuple):
@@ -108,8 +107,7 @@ class StopSlots(Slots):
 
     def takers(self, slots: Ids) -> list[tuple[int, StopWatch]]:
         """Returns which places of these, each the slot of a token's row, are watched, and by whom."""
-        held = enumerate(slots.tolist())
-        found = [(place, self.watches[slot]) for place, slot in held if slot != NO_SLOT]
+        found = [(place, self.watches[slot]) for place, slot in holders(slots)]
         return [(place, watch) for place, watch in found if watch.end is None]
 
     def take(self, coming: HostTokens, takers: list[tuple[int, StopWatch]]) -> None:
@@ -126,7 +124,7 @@ class StopSlots(Slots):
             slot: watch.end for slot, watch in self.watches.items() if watch.end is not None and slot not in self._told
         }
         self._told |= new.keys()
-        return [Ended(row, *new[slot]) for row, slot in enumerate(slots.tolist()) if slot in new]
+        return [Ended(row, *new[slot]) for row, slot in holders(slots) if slot in new] if new else []
 
     def _look(self) -> None:
         coming, takers = self._coming.pop(0)
