@@ -138,11 +138,6 @@ class RowTable:
         if self._is_shared:
             self._tensors = self._new_tensors()
 
-    @property
-    def capacity(self) -> int:
-        """Returns for how many rows there is room."""
-        return self.host.capacity
-
     def column(self, name: str) -> Tensor:
         """Returns one column on the device, [rows]: a view, which sees later flushes until the table grows."""
         if name == "position":
@@ -156,11 +151,10 @@ class RowTable:
         return view
 
     def extend(self, columns: Mapping[str, Iterable[Any]]) -> range:
-        """Appends rows, of which it is given each column of `TABLE`, and returns their numbers."""
+        """Appends rows that there is room for, given each column of `TABLE`, and returns their numbers."""
         values = {dtype: numpy.array([columns[name] for name in names], dtype) for dtype, names in NAMES.items()}
         start = self.host.length
         stop = start + values["int64"].shape[1]
-        self.reserve(stop)
         for dtype, buffer in self.host.buffers.items():
             buffer[:, start:stop] = values[dtype]
         self.host.length = stop
@@ -260,7 +254,7 @@ class RowTable:
         Raises:
             torch.OutOfMemoryError: the device has no room; the table is as it was.
         """
-        capacity = old = self.capacity
+        capacity = old = self.host.capacity
         while capacity < length:
             capacity *= 2
         if capacity == old:
@@ -286,7 +280,7 @@ class RowTable:
         if self._is_shared:
             return {dtype: torch.from_numpy(self.host.buffers[dtype][:count]) for dtype, count in ON_DEVICE.items()}
         return {
-            dtype: torch.zeros((count, self.capacity), dtype=getattr(torch, dtype), device=self.device)
+            dtype: torch.zeros((count, self.host.capacity), dtype=getattr(torch, dtype), device=self.device)
             for dtype, count in ON_DEVICE.items()
         }
 
