@@ -78,8 +78,10 @@ def placed_bitmask(
     if not isinstance(bitmask, Tensor) or bitmask.dtype != torch.int32:
         remedy = "Pack 32 ids in each word, the first in the lowest bit, as xgrammar and llguidance do."
         refuse(owner, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
-    placed = None if rows is None else _checked_rows(owner, rows, count)
-    host_rows, places = (None, None) if placed is None else placed
+    host_rows, places = None, None
+    if rows is not None:
+        given = host_ints(owner, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
+        host_rows, places = _placed_rows(owner, given.tobytes(), count)
     shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
     if list(bitmask.shape) != shape:
         remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
@@ -104,15 +106,9 @@ def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[T
     return sent[len(front) :].view(bitmask.shape), rows_there
 
 
-def _checked_rows(owner: str, rows: Rows, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the rows, int64 on the host, and `Bitmask.places`, or raises unless they are the batch's, each once."""
-    given = host_ints(owner, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
-    return _placed_rows(owner, given.tobytes(), count)
-
-
 @functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before
 def _placed_rows(owner: str, rows: bytes, count: int) -> tuple[Tensor, Tensor]:
-    """Does what `_checked_rows` does, for int64 as bytes."""
+    """Returns rows, given as the bytes of int64, and `Bitmask.places`, or raises unless they are there, each once."""
     given = numpy.frombuffer(rows, numpy.int64).copy()
     if len(given) and not 0 <= given.min() <= given.max() < count:
         remedy = "Rows move when others are removed."
