@@ -57,6 +57,16 @@ def test_rows_that_do_not_ask_and_rows_with_a_bad_status_keep_nothing(device: st
     assert kept.counts.tolist() == [0, 0, 0, 0, 3, 3]
 
 
+def test_which_rows_and_tables_there_are() -> None:
+    kept = drawn_sets(BY_HAND[None], [params_of(top_k=3)], "cpu")
+    for row in (1, -1):
+        with pytest.raises(ValueError, match=rf"KeptSets: row must be .*0.*, got {row}\."):
+            kept.of_row(row)
+    with pytest.raises(ValueError, match=r"KeptSets: width must be .*0.*, got -1"):
+        kept.padded(-1)
+    assert kept.padded(0)[0].shape == (1, 0)
+
+
 def test_without_requests_that_ask_there_is_none(device: str) -> None:
     batch = new_batch([SamplingParams(seed=1)], 4, device)
     assert Sampler(max_kept=2)(BY_HAND[None].to(device), batch).kept is None

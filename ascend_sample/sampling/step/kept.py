@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import refuse
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._errors import check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.draws.total_order import mask_below_top_k
@@ -54,6 +55,7 @@ class KeptSets(NamedTuple):
 
     def of_row(self, row: int) -> tuple[Tensor, Tensor]:
         """Returns the ids that a row keeps, and their log-probabilities: on a device, by waiting for the offsets."""
+        row = check_integer("KeptSets", "row", row, low=0, high=len(self.counts) - 1)
         start, end = self.offsets[row : row + 2].tolist()
         return self.ids[start:end], self.logprobs[start:end]
 
@@ -73,6 +75,7 @@ class KeptSets(NamedTuple):
             tensor([[ 1,  4, -1],
                     [-1, -1, -1]])
         """
+        width = check_integer("KeptSets", "width", width, low=0, high=MAX_VOCAB_SIZE)
         columns = torch.arange(width, device=self.offsets.device)
         places = self.offsets[:-1].unsqueeze(1) + columns
         is_there = places < self.offsets[1:].unsqueeze(1)
