@@ -1,7 +1,7 @@
 """Checks of single values of a request: types, ranges, and what becomes of a value in float32.
 
-A value is refused when float32, in which devices keep it, would turn it into something else: 0, infinity or a
-subnormal number, which devices treat as 0.
+A divisor, a factor or a bound is refused when float32, in which devices keep it, would turn it into something else: 0,
+infinity or a subnormal number, which devices treat as 0.
 """
 
 from __future__ import annotations
