@@ -12,6 +12,7 @@ from torch import Tensor
 from ascend_sample._errors import check_bool
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Rows
 from ascend_sample.sampling.step.kept import KeptOfStep
@@ -20,6 +21,7 @@ from ascend_sample.sampling.step.serving import PlacedGroup, Placement, place_gr
 NAME: Final = "sample_rows"
 
 
+@in_normal_mode
 def sample_rows(
     logits: Tensor,
     *,

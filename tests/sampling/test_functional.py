@@ -346,10 +346,13 @@ class TestArguments:
         with pytest.raises(ValueError, match="sample_rows: seed must be on the device of logits, cpu"):
             sample_rows(**arguments)
 
-    def test_parameters_that_ask_for_gradients(self, device: str) -> None:
-        arguments = {name: tensor.to(device) for name, tensor in self.arguments().items()}
+    @pytest.mark.parametrize("knows", [True, False])
+    def test_what_asks_for_gradients(self, device: str, knows: bool) -> None:
+        own = self.arguments() | {"temperature": torch.tensor([0.5, 1.0]), "top_k": torch.tensor([3, OFF]).int()}
+        facts = {name: own[name].numpy() for name in ("temperature", "top_k", "top_p", "min_p")} if knows else None
+        arguments = {name: tensor.to(device) for name, tensor in own.items()}
         asking = {name: tensor.clone().requires_grad_(tensor.is_floating_point()) for name, tensor in arguments.items()}
-        drawn, wanted = sample_rows(**asking), sample_rows(**arguments)
+        drawn, wanted = sample_rows(**asking, facts=facts), sample_rows(**arguments, facts=facts)
         assert drawn.token_ids.tolist() == wanted.token_ids.tolist()
 
     def test_no_rows(self, device: str) -> None:
