@@ -63,7 +63,10 @@ class MovedStates(NamedTuple):
 
 
 class StepStates(NamedTuple):
-    """What rows remember after a step, by rules; it is put together where somebody reads it."""
+    """What rows remember after a step, by rules.
+
+    It is put together where somebody reads it, before the next step: what has not moved is looked up in the batch.
+    """
 
     parts: Sequence[MovedStates]
 

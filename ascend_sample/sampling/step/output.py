@@ -22,8 +22,8 @@ class SamplerOutput(NamedTuple):
         status: int8 [batch], a `RowStatus` each.
         logprobs: of the rows that asked for them; None where none did.
         kept: what the filters left of the rows that asked for it; None where none did.
-        states: what the rows remember that remember their draws, on the device of the batch; None where none does. The
-            batch has it already if the step advanced it.
+        states: what the rows remember that remember their draws, on the device of the batch, to be read before its next
+            step; None where none does. The batch has it already if the step advanced it.
     """
 
     token_ids: Tensor
