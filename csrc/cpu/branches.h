@@ -265,8 +265,9 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
   return rest.value(place) == -kInfinity ? 0 : work.compacted_ids[place];
 }
 
-/// Makes a top-k of 1 of what keeps the first of the total order alone.
+/// Makes a top-k of 1 of what keeps the first of the total order alone; such a row has no ties.
 inline void settle_best(RowArguments& arguments, size_t vocab_size) {
+  arguments.keeps_ties = arguments.keeps_ties && arguments.k != 1;
   if (!(arguments.temperature > 0.0F)) {
     arguments.temperature = 1.0F;
     arguments.k = 1;

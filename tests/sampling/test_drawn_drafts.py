@@ -177,3 +177,16 @@ def test_greedy_requests_keep_the_best_alone(rule: Rule, device: str) -> None:
     uneven = torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]).to(device)
     again = verify_drafts(logits, drafts, batch, counts=[2, 2], rule=rule, draft_probabilities=uneven)
     assert again.token_ids.tolist() == verified.token_ids.tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_top_k_of_1_is_judged_without_ties(device: str, rule: Rule) -> None:
+    """It is greedy with `keep_ties` too, so a draft that is only as good as the best is never drawn."""
+    rows = 16
+    batch = new_batch([SamplingParams(top_k=1, seed=row) for row in range(rows)], [[]] * rows, 8, device)
+    logits = torch.zeros(2 * rows, 8, device=device)
+    logits[:, 3:5] = 1.0
+    drafts = torch.full((rows,), 4, dtype=torch.int64, device=device)
+    verified = verify_drafts(logits, drafts, batch, counts=[1] * rows, rule=rule, sampler=Sampler(keep_ties=True))
+    assert verified.token_ids[:, 0].tolist() == [3] * rows
+    assert verified.accepted.tolist() == [0] * rows

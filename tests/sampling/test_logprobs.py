@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams, filter_logits
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.step import logprobs
 from ascend_sample.sampling.step.logprobs import AskingRows, gather_logprobs
@@ -189,6 +189,25 @@ def test_what_stands_beside_infinity_is_dropped(device: str, temperature: float)
     assert found.values.tolist() == [[torch.inf, torch.inf, -torch.inf, -torch.inf]] * 2
     found = reported(logits, params, device, LogprobsMode.PROCESSED_LOGPROBS)
     assert found.values.tolist() == [[0.0, 0.0, -torch.inf, -torch.inf]] * 2
+
+
+@pytest.mark.parametrize("mode", ["processed_logprobs", "processed_logits"])
+def test_a_top_k_of_1_has_no_ties(device: str, mode: str) -> None:
+    """With `keep_ties` too it takes the first of the best: what is reported is what can be drawn."""
+    batch = SamplingBatch(300, device)
+    beside = ({}, {"top_p": 0.9}, {"min_p": 0.5}, {"bad_ids": [0], "temperature": 0.5})
+    batch.extend([SamplingParams(top_k=k, logprobs=3, kept=True, seed=k, **more) for more in beside for k in (1, 2)])
+    logits = torch.zeros(len(batch), 300)
+    logits[:, [5, 9, 280]] = 2.0
+    output = Sampler(mode, keep_ties=True)(logits.to(device), batch)
+    assert output.logprobs is not None
+    assert output.kept is not None
+    assert output.token_ids[::2].tolist() == [5] * len(beside)
+    assert (output.logprobs.values[:, 1:] > -torch.inf).sum(1).tolist() == [1, 3] * len(beside)
+    assert output.kept.counts.tolist() == [1, 3] * len(beside)
+    one, two = torch.tensor([1.0, 1.0]).to(device), torch.tensor([1, 2]).to(device)
+    kept = filter_logits(logits[:2].to(device), temperature=one, top_k=two, keep_ties=True)
+    assert (kept > -torch.inf).sum(1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("keep_ties", [False, True])

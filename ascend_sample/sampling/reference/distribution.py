@@ -234,7 +234,7 @@ def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False)
         return [int(order[0])]
     top_k = params.top_k if params.top_k is not None else len(order)
     kept = order[:top_k]
-    if keep_ties:
+    if keep_ties and top_k > 1:  # a top_k of 1 is greedy
         kept = order[processed[order] >= processed[kept[-1]]]
     weights = _weights(processed[kept], params.temperature)
     if params.top_p < 1:

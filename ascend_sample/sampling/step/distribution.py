@@ -60,7 +60,7 @@ def filter_logits(
         top_k: int [rows]; outside [1, vocab_size) means off. None: off.
         top_p: float32 [rows]; 1 means off. None: off.
         min_p: float32 [rows]; 0 means off. None: off.
-        keep_ties: top-k keeps every logit that is equal to the k-th.
+        keep_ties: top-k keeps every logit that is equal to the k-th; a top_k of 1 is greedy all the same.
 
     Returns:
         float32 [rows, vocab_size].
@@ -305,7 +305,10 @@ def _scaled(logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: boo
         values = mask_below_top_k(values, top_k, keep_ties)
     if (temperature := filters.get("temperature")) is None:
         temperature = torch.ones(values.shape[:1], device=values.device, dtype=torch.float32)
-    values = mask_below_top_k(values, (temperature == 0).to(torch.int32), keep_ties=False, most=1)
+    is_greedy = temperature == 0
+    if keep_ties and top_k is not None:
+        is_greedy |= top_k == 1
+    values = mask_below_top_k(values, is_greedy.to(torch.int32), keep_ties=False, most=1)
     scaled = divided_by_temperature(values, values.amax(1, keepdim=True), temperature)
     weights = scaled.exp()
     if (top_p := filters.get("top_p")) is not None:

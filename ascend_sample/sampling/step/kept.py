@@ -18,7 +18,6 @@ from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
-from ascend_sample.sampling.draws.total_order import mask_below_top_k
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
 from ascend_sample.sampling.step.distribution import Distributions, scaled_logits
@@ -217,9 +216,7 @@ def kept_values(
     """
     if distributions is not None:
         return distributions.scaled_but_for_a_shift(logits)
-    values = scaled_logits(logits, parameters, keep_ties)
-    # A top_k of 1 is greedy, whatever becomes of ties elsewhere.
-    return mask_below_top_k(values, (parameters.top_k == 1).to(torch.int32), False, most=1) if keep_ties else values
+    return scaled_logits(logits, parameters, keep_ties)
 
 
 def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, most: int | None) -> KeptSets:
