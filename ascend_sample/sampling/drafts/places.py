@@ -35,14 +35,14 @@ class PlacesLayout:
         device: of the drafts.
 
     Attributes:
-        column, before, device: as they were given.
+        counts, column, before, device: as they were given.
         most: the largest number of drafts before a place.
         request: int64 [places], whose each place is.
         ends: int64 [requests], where the places of each end.
     """
 
     def __init__(self, counts: Ids, column: Ids, before: Ids, device: torch.device) -> None:
-        self.column, self.before, self.device = column, before, device
+        self.counts, self.column, self.before, self.device = counts, column, before, device
         self.most = before.shape[1]
         self.request, self.ends = requests_of_places(counts), numpy.cumsum(counts + 1)
         self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
@@ -104,7 +104,7 @@ class ChainLayout(PlacesLayout):
         """Returns [requests, most + 1] of what places have, and ``beyond`` beyond a request's places."""
         if self.is_even:
             return of_places.view(-1, self.most + 1)
-        table = of_places.new_full((len(self.ends) * (self.most + 1),), beyond)
+        table = of_places.new_full((len(self.counts) * (self.most + 1),), beyond)
         return table.index_copy_(0, self._cells, of_places).view(-1, self.most + 1)
 
     def of_places(self, table: Tensor) -> Tensor:
