@@ -141,8 +141,7 @@ class Sampler:
             ValueError: an argument does not fit the batch, or a graph is captured on the device of the logits.
             IndexError: the bitmask is for a row that does not exist.
         """
-        self._check(logits, batch, purpose)
-        check_bool("Sampler", "advance", advance)
+        self._check(logits, batch, advance, purpose)
         allowed = None
         if bitmask is not None or bitmask_rows is not None:
             allowed = placed_bitmask("Sampler", bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
@@ -196,10 +195,11 @@ class Sampler:
                 explained.append(RowRoute(row, RULES[rule].route, reason))
         return sorted(explained)
 
-    def _check(self, logits: Tensor, batch: SamplingBatch, purpose: Purpose) -> None:
+    def _check(self, logits: Tensor, batch: SamplingBatch, advance: bool, purpose: Purpose) -> None:
         check_logits("Sampler", logits)
-        if not isinstance(batch, SamplingBatch) or not isinstance(purpose, Purpose):
+        if not (isinstance(batch, SamplingBatch) and isinstance(advance, bool) and isinstance(purpose, Purpose)):
             check_instance("Sampler", "batch", batch, SamplingBatch, "Add the requests to one.")
+            check_bool("Sampler", "advance", advance)
             check_purpose("Sampler", purpose)
         check_uncaptured("Sampler", logits)
         width = columns_of(self.shard, "Sampler", batch.vocab_size)

@@ -118,8 +118,7 @@ class SplitJudge:
         has_drafts = np.diff(self._places.layout.ends, prepend=0) > 1
         if not has_drafts.any():
             return result
-        # Where ties are kept, also those of the best are: no rank knows them all.
-        place_of, values, ids = self._candidates([] if self._judging.keep_ties else drawn.candidates)
+        place_of, values, ids = self._candidates(drawn.candidates)
         starts = np.r_[0, self._places.layout.ends[:-1]]
         is_few = np.minimum.reduceat(place_of >= 0, starts)
         is_wide = np.maximum.reduceat(edited_rows(self._edits, len(place_of))[0], starts)

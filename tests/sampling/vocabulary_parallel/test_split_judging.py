@@ -99,25 +99,6 @@ def test_ties_that_are_kept() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_greedy_requests_without_a_seed_get_the_first_ranks(rule: Any) -> None:
-    """The step needs no noise for them, but drafts are judged with some: here for what replaces one."""
-    logits = torch.zeros(32, 64)
-    logits[:, [5, 6, 40, 60]] = 1.0
-
-    def run(exchange: Exchange) -> list[list[int]]:
-        batch = SamplingBatch(64, generator=torch.Generator().manual_seed(exchange.rank))
-        batch.extend([SamplingParams(top_k=1)] * 16)
-        shard = shards_of((32, 32), 64, exchange)
-        sampler, drafts = Sampler(keep_ties=True, shard=shard), torch.full((16,), 9)
-        verified = verify_drafts(part_of(logits, shard), drafts, batch, counts=[1] * 16, rule=rule, sampler=sampler)
-        return verified.token_ids.tolist()
-
-    first, second = on_threads(2, run)
-    assert first == second
-    assert len({tokens[0] for tokens in first}) > 1
-
-
-@pytest.mark.parametrize("rule", RULES)
 def test_requests_without_a_seed_get_the_first_ranks(rule: Any) -> None:
     def run(exchange: Exchange) -> list[list[int]]:
         batch = SamplingBatch(64, generator=torch.Generator().manual_seed(exchange.rank))
@@ -232,7 +213,6 @@ def unseeded() -> None:
 
 
 OWN_SEEDS = "parameters.seed[some.places],"
-KNOWN = "[] if self._judging.keep_ties else drawn.candidates"
 TRAPS = (
     Trap("q of the rank's own ids", split_judging, "ids - own.start, torch", "ids, torch", judges),
     Trap("q of the first rank", split_judging, ".gather(0, owners.unsqueeze(0))[0]", "[0]", judges),
@@ -240,7 +220,6 @@ TRAPS = (
     Trap("drafts count twice", split_steps, "places.native_edits(", "split_edits_of(places, ", judges),
     Trap("the rule is not told", split_judging, "{self.rule} {", "{", other_rules),
     Trap("a rank's own seeds", split_judging, "seeds[some.places],", OWN_SEEDS, unseeded),
-    Trap("candidates without their ties", split_judging, KNOWN, "drawn.candidates", test_ties_that_are_kept),
     Trap("drafts are matched", verify, 'if sampler.split is not None and rule != "match"', "if False", judges),
 )
 
