@@ -287,8 +287,12 @@ def test_too_many_rows(route: str) -> None:
 
 def test_memory_that_torch_wraps(route: str) -> None:
     """By at::from_blob, as torch's reader of DLPack does: torch_npu, which has another one, keeps no format of it."""
+    import torch_npu
+
     batch = make_batch().to("npu")
     wrapped = torch._C._from_dlpack(torch._C._to_dlpack(batch.logits))
+    with pytest.raises(RuntimeError, match="requires a real NPU tensor"):
+        torch_npu.get_npu_format(wrapped)
     check_equal(replace(batch, logits=wrapped).sample(), batch.expected())
 
 
