@@ -32,7 +32,7 @@ class NucleusDraw {
   /// The drawn id; none where the nucleus is large, or rounding decides.
   std::optional<size_t> draw() {
     double reached = 0;
-    // A list needs one end, which hardly more decides than what has left two.
+    // A list needs one end: where the first try leaves two, hardly a try between decides.
     const double second = kDepths[arguments_.needs_list() ? 2 : 0];
     for (const double next : {history_.depth + kMore, second, kDepths[1], kDepths[2]}) {
       const double depth = std::clamp(next, kDepths[0], kDepths[2]);
