@@ -27,7 +27,7 @@ from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.requests.params import DISTRIBUTION
-from ascend_sample.sampling.requests.seeds import derived_seeds, random_seeds, seed_bits
+from ascend_sample.sampling.requests.seeds import derive_seeds, random_seeds, seed_bits
 
 if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
@@ -227,7 +227,7 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
     if seeds is None:
         return random_seeds(rows)
     if is_integer(seeds):
-        return derived_seeds(int(seeds), rows)
+        seeds = derive_seeds(int(seeds) % 2**64, rows)
     values: Any = seeds.tolist() if isinstance(seeds, Tensor) else seeds
     are_ints = isinstance(values, Sequence) and all(map(is_integer, values))
     if not are_ints or len(values) != rows:

@@ -9,6 +9,7 @@ from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
 from ascend_sample.sampling.edits.stops import Ended
 from ascend_sample.sampling.functional import sample_rows
 from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.requests.seeds import derive_seeds
 from ascend_sample.sampling.rows.parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.scoring import Scores, score
@@ -39,6 +40,7 @@ __all__ = [
     "StaticStep",
     "StaticVerification",
     "VerifiedDrafts",
+    "derive_seeds",
     "exponential_noise",
     "filter_logits",
     "sample_rows",

@@ -20,7 +20,7 @@ from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
 from ascend_sample.decoding.streaming import refuse_listener
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.requests.seeds import derived_seeds
+from ascend_sample.sampling.requests.seeds import derive_seeds
 from ascend_sample.sampling.step.distribution import drawn_from
 
 DEFAULT_SAMPLES: Final = 20
@@ -181,6 +181,6 @@ def _copied(params: list[SamplingParams], copies: int) -> list[SamplingParams]:
     """Repeats the parameters of each prompt copies times, each with a seed of its own if it has one at all."""
     copied = []
     for one in params:
-        seeds = [None] * copies if one.seed is None else derived_seeds(one.seed, copies).tolist()
-        copied += [replace(one, seed=None if seed is None else seed % 2**64) for seed in seeds]
+        seeds = [None] * copies if one.seed is None else derive_seeds(one.seed, copies)
+        copied += [replace(one, seed=seed) for seed in seeds]
     return copied

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascend_sample._errors import check_integer
+
 _MOST_SEED: Final = 2**63 - 1
 _WORD: Final = 2**64 - 1
 
@@ -65,32 +67,39 @@ def seed_bits(seed: int) -> int:
     return word - 2**64 if word > _MOST_SEED else word
 
 
-def derived_seeds(seed: int, rows: int) -> Tensor:
-    """Derives seeds for rows that share one: the first is the seed itself, so that a row alone draws as in a batch.
+def derive_seeds(seed: int, count: int) -> list[int]:
+    """Returns the seeds of the copies of a seeded request, of which `n` or `num_return_sequences` asks for several.
 
-    The others are far from it and from those of neighbouring seeds: were they seed + 1, seed + 2, ..., then a second
-    request with seed + 1 would repeat them.
+    The first is the seed itself, so that a request alone draws as its first copy. The others are far from it and from
+    those of neighbouring seeds: were they seed + 1, seed + 2, ..., as vLLM has them, then the copies of a request with
+    the next seed would repeat them.
 
     Args:
-        seed: of the first row.
-        rows: how many.
+        seed: of the request, in [0, 2**64).
+        count: how many copies there are.
 
     Returns:
-        int64 [rows] on the CPU.
+        `count` seeds in [0, 2**64): those of fewer copies are the first of those of more.
+
+    Raises:
+        TypeError: an argument is no int.
+        ValueError: one is out of range.
 
     Example:
-        >>> derived_seeds(7, 1).tolist()
-        [7]
-        >>> len(set(derived_seeds(7, 9).tolist() + derived_seeds(8, 9).tolist()))
+        >>> derive_seeds(7, 3)
+        [7, 7191089600892374487, 309689372594955804]
+        >>> len(set(derive_seeds(7, 9) + derive_seeds(8, 9)))
         18
+
+    Source: docs/seeds.md, section "Where seeds come from".
     """
+    check_integer("derive_seeds", "seed", seed, low=0, high=_WORD)
+    check_integer("derive_seeds", "count", count, low=0)
     # The finaliser of SplitMix64, a bijection of 64-bit words, over steps of its odd constant.
     with np.errstate(over="ignore"):
-        word = np.uint64(seed & _WORD) + np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        word = np.uint64(seed) + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         word ^= word >> np.uint64(31)
-    seeds = torch.from_numpy(word.view(np.int64))
-    if rows > 0:
-        seeds[0] = seed_bits(seed)
-    return seeds
+    seeds: list[int] = word.tolist()
+    return [int(seed), *seeds[1:]] if seeds else []

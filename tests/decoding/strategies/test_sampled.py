@@ -15,7 +15,7 @@ from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling.requests import params as params_module
-from ascend_sample.sampling.requests.seeds import derived_seeds
+from ascend_sample.sampling.requests.seeds import derive_seeds
 from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
@@ -115,7 +115,7 @@ def test_copies_have_seeds_of_their_own() -> None:
     params = [SamplingParams(seed=3), SamplingParams(seed=4)]
     texts = sample(COIN, prompts, params, max_new_tokens=30, num_return_sequences=20).to_lists()
     assert len(set(map(tuple, texts))) == 40
-    alone = [SamplingParams(seed=seed % 2**64) for seed in derived_seeds(3, 20).tolist()]
+    alone = [SamplingParams(seed=seed) for seed in derive_seeds(3, 20)]
     assert sample(COIN, torch.zeros(20, 1, dtype=torch.int64), alone, max_new_tokens=30).to_lists() == texts[:20]
 
 
@@ -334,7 +334,7 @@ TRAPS = [
     Trap(
         "copies share a seed",
         sampled,
-        "derived_seeds(one.seed, copies).tolist()",
+        "derive_seeds(one.seed, copies)",
         "[one.seed] * copies",
         test_copies_have_seeds_of_their_own,
     ),
