@@ -144,8 +144,6 @@ BAD_REQUESTS = [
             ("negative", [3, -1], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
             ("huge", [2**20], "hold ids in [0, 1048576)", "1048576", "model's own vocabulary"),
             ("huge_numpy", [1, numpy.int64(2**40)], "hold ids in [0, ", "1099511627776", "model's own vocabulary"),
-            ("duplicated", [7, 3, 7], "name each id once", "7", "Remove the duplicates"),
-            ("duplicated_numpy", [3, numpy.int32(3)], "name each id once", "3", "Remove the duplicates"),
         )
     ),
     # Rules that look at the text.
@@ -169,7 +167,6 @@ BAD_REQUESTS = [
         for name, value, rule, shown, remedy in (
             ("empty", [[3], []], "hold sequences of at least one id", "[]", "Leave it out"),
             ("negative", [[3, -1]], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
-            ("duplicated", [[3, 4], (3, 4)], "name each sequence once", "(3, 4)", "Remove the duplicates"),
         )
     ),
     of_value("ngram_negative", "no_repeat_ngram_size", -1, "be an int in [0, 2**31 - 1]", "-1", "0 to switch it off"),
@@ -239,18 +236,6 @@ CONTRADICTIONS = [
         {"vocab_size": 3, "bad_ids": [0, 1, 2]},
         ValueError,
         (": bad_ids must leave at least one of the 3 ids", "got (0, 1, 2). ", "Forbid fewer"),
-    ),
-    BadRequest(
-        "bias_of_bad_id",
-        {"logit_bias": {3: 1.0, 4: 2.0}, "bad_ids": [4]},
-        ValueError,
-        (": logit_bias must bias only ids that allowed_ids and bad_ids allow", "got 4. ", "Drop the bias"),
-    ),
-    BadRequest(
-        "bias_of_id_not_allowed",
-        {"logit_bias": {3: 1.0, 4: 2.0}, "allowed_ids": [4, 5]},
-        ValueError,
-        (": logit_bias must bias only ids that allowed_ids and bad_ids allow", "got 3. ", "allow the id"),
     ),
     *(
         BadRequest(

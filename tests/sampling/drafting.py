@@ -59,7 +59,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         repetition_penalty=at_times(1.0, rng.choice((1.3, 0.8, 2.0))),
         presence_penalty=at_times(0.0, rng.choice((1.5, -1.0))),
         frequency_penalty=at_times(0.0, rng.choice((0.7, -0.5))),
-        logit_bias=at_times({}, {8: 2.0, 9: -3.0, 10: 4.0}),
+        logit_bias=at_times({}, {8: 2.0, 9: -3.0, 10: 4.0, 11: 9.0, vocab_size - 1: 9.0}),
         allowed_ids=at_times(None, range(0, vocab_size - 2)),
         bad_ids=at_times((), (11, 12)),
         min_tokens=at_times(0, rng.randrange(1, 9)),

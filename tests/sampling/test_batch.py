@@ -204,8 +204,8 @@ def test_bias_and_masks(device: str) -> None:
         [
             SamplingParams(),
             SamplingParams(logit_bias={1: 2.5, 3: -1.0}),
-            SamplingParams(bad_ids=[0, 4], logit_bias={1: 0.5}),
-            SamplingParams(allowed_ids=[1, 2, 3], bad_ids=[2], logit_bias={3: 4.0}),
+            SamplingParams(bad_ids=[0, 4], logit_bias={0: 9.0, 1: 0.5}),
+            SamplingParams(allowed_ids=[1, 2, 3], bad_ids=[2], logit_bias={0: 9.0, 2: 9.0, 3: 4.0}),
             SamplingParams(logit_bias={1: 0.0}),
         ]
     )

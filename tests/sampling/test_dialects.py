@@ -51,7 +51,12 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
-    ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
+    ("vllm", {"allowed_token_ids": [3, 1, 3], "logit_bias": {1: 2.0, 7: 1.0}}, {
+        "allowed_ids": (1, 3), "logit_bias": {1: 2.0, 7: 1.0},
+    }),
+    ("vllm", {"bad_words": [[4, 5], [4, 5]], "stop": [[5, 6], [5, 6]]}, {
+        "bad_words": [[4, 5]], "stop_sequences": [[5, 6]],
+    }),
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {
         "min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5],
@@ -127,7 +132,9 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"adaptive_target": -1.0, "adaptive_decay": 0.5}, LLAMA_CPP),
     ("llama_cpp", {"adaptive_target": 0.5, "mirostat": 2, "temperature": 1}, {"temperature": 1.0, "mirostat_tau": 5.0}),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
+    ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 1, "dry_multiplier": 0, "dry_penalty_last_n": 1}, LLAMA_CPP),
     ("llama_cpp", {"repeat_penalty": 1.5, "presence_penalty": 1, "repeat_last_n": 0}, LLAMA_CPP),
+    ("llama_cpp", {"repeat_penalty": 1.5, "repeat_last_n": 2**31 - 1}, LLAMA_CPP | {"repetition_penalty": 1.5}),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
         "dry_allowed_length": 3, "dry_range": 64, "dry_sequence_breakers": [13, [4, 5]]}),
@@ -146,8 +153,8 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
         "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8],
         "bad_words": [[4, 5]], "no_repeat_ngram_size": 3}),
-    ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False]], "ignore_eos": True}, LLAMA_CPP | {
-        "logit_bias": {5: 1.5}, "bad_ids": (2, 6),
+    ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False], [2, 9]], "ignore_eos": True}, LLAMA_CPP | {
+        "logit_bias": {2: 9.0, 5: 1.5}, "bad_ids": (2, 6),
     }),
 ]  # fmt: skip
 ODD: list[Any] = [
@@ -229,7 +236,24 @@ BAD = [
     ("openai", {"logit_bias": {"3": 1, 3: 2}}, ValueError, "logit_bias must name each id once"),
     ("vllm", {"temperature": 10**400}, ValueError, "temperature must"),
     ("openai", {"logit_bias": [1]}, TypeError, "logit_bias must be a mapping of ids to numbers"),
-    ("openai", {"top_p": 2}, ValueError, "SamplingParams: top_p must lie in"),
+    ("openai", {"top_p": 2}, ValueError, "^SamplingParams.from_openai: top_p must lie in"),
+    ("vllm", {"allowed_token_ids": [-1]}, ValueError, "^SamplingParams.from_vllm: allowed_token_ids must hold ids in"),
+    ("vllm", {"allowed_token_ids": []}, ValueError, "from_vllm: allowed_token_ids must name at least one id, got"),
+    ("vllm", {"stop": [[-1]]}, ValueError, "from_vllm: stop must hold ids in"),
+    ("vllm", {"stop": [[-1]], "stop_token_ids": [3]}, ValueError, "from_vllm: stop_token_ids or stop must hold ids in"),
+    (
+        "sglang",
+        {"sampling_seed": 2**64},
+        ValueError,
+        "from_sglang: sampling_seed must be an int .* Use sampling_seed %",
+    ),
+    ("llama_cpp", {"logit_bias": [[-1, False]]}, ValueError, "from_llama_cpp: logit_bias must hold ids in"),
+    (
+        "generation_config",
+        {"sequence_bias": [[[5], math.inf]]},
+        ValueError,
+        r"_config: sequence_bias\[5\] must be finite",
+    ),
     ("vllm", {"logprobs": -1}, ValueError, "logprobs must be 0 or more where vocab_size is not given"),
     (
         "vllm",
@@ -249,7 +273,9 @@ BAD = [
     ("llama_cpp", {"mirostat": 1}, ValueError, "mirostat must be 0 or 2, got 1. Version 1 fits"),
     ("llama_cpp", {"mirostat": 2, "mirostat_tau": 0}, ValueError, "mirostat_tau must be above 0 beside mirostat"),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
-    ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be 0 or -1 beside a penalty, got 64"),
+    ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be 0, -1 or .* beside a penalty, got 64"),
+    ("llama_cpp", {"presence_penalty": 1, "repeat_last_n": -2}, ValueError, "repeat_last_n must be 0, -1 .* got -2"),
+    ("llama_cpp", {"dry_multiplier": 1, "dry_penalty_last_n": -2}, ValueError, "dry_penalty_last_n must be -1 or more"),
     (
         "llama_cpp",
         {"logit_bias": [["Hello", 1.0]]},
@@ -257,7 +283,7 @@ BAD = [
         "logit_bias must have integers as its ids, got 'Hello'",
     ),
     ("llama_cpp", {"logit_bias": [[1.7, 1.0]]}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
-    ("vllm", {"thinking_token_budget": 9}, ValueError, "thinking_start must name at least one id beside"),
+    ("vllm", {"thinking_token_budget": 9}, ValueError, "thinking_start must .* id beside thinking_token_budget, got"),
     ("vllm", 5, TypeError, "request must be a mapping or the engine's object, got 5"),
     ("vllm", SamplingParams, TypeError, "request must be a mapping or the engine's object"),
 ]
@@ -327,7 +353,7 @@ def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
             for field, declared in DIALECTS[name].fields.items()
             if declared.becomes or declared.off is not None
         ),
-        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size", "exactly")),
+        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size", "max_model_len", "exactly")),
     )
     taken = 0
     for request, context in tries:
@@ -342,17 +368,42 @@ def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("array", [numpy.array, torch.tensor])
 def test_arrays_are_lists(array: Callable[[list[int]], Any]) -> None:
-    listed = read("vllm", {"stop_token_ids": [7, 9], "min_tokens": 3, "logprob_token_ids": [4, 2]})
+    listed = read("vllm", {"stop_token_ids": [7, 9], "min_tokens": 3, "logprob_token_ids": [4, 2]}, eos_ids=[2])
     arrays = {"stop_token_ids": array([7, 9]), "min_tokens": 3, "logprob_token_ids": array([4, 2])}
-    assert read("vllm", arrays) == listed
+    assert read("vllm", arrays, eos_ids=array([2])) == listed
 
 
-def test_ids_that_end_the_text_must_be_known() -> None:
-    with pytest.raises(ValueError, match="min_tokens must be 0 where no id that ends the text is known, got 3"):
-        read("vllm", {"min_tokens": 3, "ignore_eos": True})
-    assert read("vllm", {"min_tokens": 3, "stop": [[5, 6]]}).min_tokens == 3
-    with pytest.raises(ValueError, match="ignore_eos must be False where no id that ends the text is known"):
-        read("llama_cpp", {"ignore_eos": True})
+@pytest.mark.parametrize(
+    ("dialect", "request_", "rule"),
+    [
+        ("vllm", {"min_tokens": 3, "stop_token_ids": [7]}, "min_tokens must be 0 .* got 3"),
+        ("vllm", {"min_tokens": 3, "stop": [[5, 6]]}, "min_tokens must be 0 .* got 3"),
+        ("sglang", {"min_new_tokens": 3, "stop_token_ids": [7]}, "min_new_tokens must be 0 .* got 3"),
+        ("generation_config", {"min_new_tokens": 3}, "min_new_tokens must be 0 .* got 3"),
+        ("llama_cpp", {"ignore_eos": True}, "ignore_eos must be False .* got True"),
+    ],
+)
+def test_eos_must_be_known_where_it_is_forbidden(dialect: str, request_: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        read(dialect, request_)
+
+
+def test_a_model_may_have_no_eos() -> None:
+    held = read("vllm", {"min_tokens": 3, "stop_token_ids": [7]}, eos_ids=[])
+    assert held == SamplingParams(min_tokens=3, stop_ids=[7], stop_sequences=[7])
+    assert read("vllm", {"min_tokens": 3, "stop": [[5, 6]]}, eos_ids=[]).min_tokens == 3
+    assert read("llama_cpp", {"ignore_eos": True}, eos_ids=[]) == SamplingParams(**LLAMA_CPP)
+    with pytest.raises(ValueError, match="min_tokens must be 0 where eos_ids and stop_token_ids are empty, got 3"):
+        read("vllm", {"min_tokens": 3}, eos_ids=[])
+
+
+def test_a_window_is_the_whole_text_where_no_text_is_longer() -> None:
+    request = {"repeat_penalty": 1.5, "repeat_last_n": 4096}
+    assert read("llama_cpp", request, max_model_len=4096) == SamplingParams(**LLAMA_CPP, repetition_penalty=1.5)
+    with pytest.raises(
+        ValueError, match="repeat_last_n must be 0, -1 or at least max_model_len beside a penalty, got 4"
+    ):
+        read("llama_cpp", request, max_model_len=4097)
 
 
 @pytest.mark.parametrize(("dialect", "request_", "says"), EXACTLY_REFUSED)

@@ -6,9 +6,12 @@ infinity or a subnormal number, which devices treat as 0.
 
 from __future__ import annotations
 
-import itertools
+import difflib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeGuard
 
@@ -26,9 +29,53 @@ LARGEST_FRACTION: Final = 1.0 - 2.0**-24
 LARGEST_COUNT: Final = 2**31 - 1
 
 
+_READER: Final[ContextVar[tuple[str, Mapping[str, str]]]] = ContextVar("_READER", default=(OWNER, {}))
+"""The function that makes the request, and other names of fields: those that its caller wrote."""
+
+
+@contextmanager
+def read_by(owner: str, names: Mapping[str, str]) -> Iterator[None]:
+    """Has errors name the function that reads a request of another engine, and the fields of that request.
+
+    Args:
+        owner: the function.
+        names: the other engine's names, by ours.
+    """
+    token = _READER.set((owner, names))
+    try:
+        yield
+    finally:
+        _READER.reset(token)
+
+
 def refuse_field(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
     """Raises an error that names a field, its rule, the value, and what to do."""
-    refuse(OWNER, field, rule, show(value), remedy, error)
+    owner, names = _READER.get()
+    field, rule, remedy = (
+        re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text) for text in (field, rule, remedy)
+    )
+    refuse(owner, field, rule, show(value), remedy, error)
+
+
+def nearest(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Returns what to do about an unknown name: it asks for the nearest one that is known, if any is near.
+
+    Example:
+        >>> nearest("temprature", ["top_k", "temperature"], "Leave it out.")
+        "Did you mean 'temperature'?"
+    """
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else otherwise
+
+
+def check_names(names: Iterable[object], known: Collection[str], error: type[Exception]) -> None:
+    """Raises where a name is none of a request's fields: an error of that type, TypeError of what is no name."""
+    for name in names:
+        if not isinstance(name, str):
+            refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
+        if name not in known:
+            remedy = nearest(name, known, f"The fields are {', '.join(known)}.")
+            raise error(f"{OWNER}: {name!r} must be a known field. {remedy}")
 
 
 def real(low: float, high: float, remedy: str, or_zero: bool = False) -> Callable[..., float]:
@@ -78,25 +125,22 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
-    """Returns distinct vocabulary ids, sorted.
+    """Returns vocabulary ids, each once, sorted.
 
     Raises:
         TypeError: no collection of integers.
-        ValueError: an id is out of range or occurs twice.
+        ValueError: an id is out of range.
     """
     if isinstance(values, numpy.ndarray):
         values = values.tolist()
     if not is_list(values):
         refuse_field(field, "be a collection of vocabulary ids", values, "Give a list of ints.", TypeError)
     if set(map(type, values)) <= {int}:  # a vocabulary's worth of ids passes without a loop in Python
-        ids = sorted(values)
+        ids = sorted(set(values))
         for outermost in ids[:1] + ids[-1:]:
             to_id(outermost, field, vocab_size)
     else:
-        ids = sorted(to_id(value, field, vocab_size) for value in values)
-    if len(set(ids)) != len(ids):
-        twice = next(one for one, following in itertools.pairwise(ids) if one == following)
-        refuse_field(field, "name each id once", twice, "Remove the duplicates, as with set().")
+        ids = sorted({to_id(value, field, vocab_size) for value in values})
     return tuple(ids)
 
 
@@ -128,25 +172,21 @@ def to_sequence(
 
 
 def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tuple[int, ...], ...]:
-    """Returns distinct sequences of vocabulary ids, sorted; an id alone is a sequence of one.
+    """Returns sequences of vocabulary ids, each once, sorted; an id alone is a sequence of one.
 
     Raises:
         TypeError: no collection of sequences of integers.
-        ValueError: a sequence is empty, an id is out of range, or a sequence occurs twice.
+        ValueError: a sequence is empty, or an id is out of range.
     """
     if not is_list(values):
         refuse_field(field, "be a collection of sequences of ids", values, "Give a list of lists.", TypeError)
-    sequences = []
+    sequences = set()
     for value in values:
         sequence = to_sequence(value, field, vocab_size, "hold sequences of ids")
         if not sequence:
             refuse_field(field, "hold sequences of at least one id", value, "Leave it out.")
-        sequences.append(sequence)
-    sequences.sort()
-    if len(set(sequences)) != len(sequences):
-        twice = next(one for one, following in itertools.pairwise(sequences) if one == following)
-        refuse_field(field, "name each sequence once", twice, "Remove the duplicates, as with set().")
-    return tuple(sequences)
+        sequences.add(sequence)
+    return tuple(sorted(sequences))
 
 
 def to_bias(values: object, field: str, vocab_size: int | None) -> Mapping[int, float]:
@@ -173,6 +213,26 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> Mapping[int, 
         token_id = to_id(key, field, vocab_size)
         biases[token_id] = finite(value, f"{field}[{token_id}]")
     return MappingProxyType(dict(sorted(biases.items())))
+
+
+def by_id(pairs: Collection[tuple[Any, Any]], field: str) -> dict[int, Any]:
+    """Returns the values of pairs by their ids: integers, or the texts of some, as JSON has them for keys.
+
+    Raises:
+        ValueError: an id is neither, or occurs twice.
+    """
+    values = {_id_of_key(key, field): value for key, value in pairs}
+    if len(values) < len(pairs):
+        refuse_field(field, "name each id once", list(pairs), "An id and its text are the same.")
+    return values
+
+
+def _id_of_key(key: object, field: str) -> int:
+    if isinstance(key, str) and re.fullmatch(r"[0-9]{1,20}", key):
+        return int(key)
+    if not is_integer(key):
+        refuse_field(field, "have integers as its ids", key, "Texts must be tokenized before.")
+    return int(key)
 
 
 def show_bound(number: float) -> str:

@@ -16,7 +16,6 @@ WHOLE_TEXT: Final = "Use None for the whole text."
 def check_contradictions(params: SamplingParams) -> None:
     """Raises where two fields contradict each other, whatever the vocabulary is."""
     _check_window(params)
-    _check_bias_is_not_forbidden(params)
     if params.thinking_budget is not None:
         _check_thinking(params)
     if params.mirostat_tau > 0 and params.adaptive_target is not None:
@@ -33,7 +32,7 @@ def check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -
     at_first = forbidden.union(params.stop_ids) if params.min_tokens else forbidden
     if params.allowed_ids is not None:
         if forbidden.issuperset(params.allowed_ids):
-            rule = "name at least one id that is not in bad_ids"
+            rule = "name at least one id" + (" that is not in bad_ids" if params.bad_ids else "")
             refuse_field("allowed_ids", rule, params.allowed_ids, "Use None to allow all ids.")
         nothing_at_first = at_first.issuperset(params.allowed_ids)
     else:
@@ -73,15 +72,3 @@ def _check_thinking(params: SamplingParams) -> None:
     if params.adaptive_target is not None and not params.min_p:
         remedy = "adaptive-p draws ids without any probability too, where no filter drops them."
         refuse_field("min_p", "be above 0 beside thinking_budget and adaptive_target", params.min_p, remedy)
-
-
-def _check_bias_is_not_forbidden(params: SamplingParams) -> None:
-    if not params.logit_bias:
-        return
-    biased = params.logit_bias.keys()
-    in_vain = biased & set(params.bad_ids)
-    if params.allowed_ids is not None:
-        in_vain |= biased - set(params.allowed_ids)
-    if in_vain:
-        rule = "bias only ids that allowed_ids and bad_ids allow"
-        refuse_field("logit_bias", rule, min(in_vain), "Drop the bias, or allow the id.")

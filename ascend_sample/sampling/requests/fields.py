@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy
 
-from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
+from ascend_sample.sampling.requests.checks import LARGEST_FRACTION, check_names
 
 Check = Callable[..., Any]
+Request = TypeVar("Request")
 KEY: Final = "declaration"
 """Where the metadata of a dataclass field has the declaration."""
 
@@ -67,6 +69,20 @@ def declared(default: Any, check: Check, stage: Stage | None, column: Column | N
         column = column._replace(off=default)
     of_default = {"default_factory": default} if callable(default) else {"default": default}
     return dataclasses.field(**of_default, metadata={KEY: Declaration(check, stage, column)})
+
+
+def suggesting(cls: type[Request]) -> type[Request]:
+    """Has the constructor of a dataclass say of an unknown name which one is the nearest."""
+    init = cls.__init__
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+    @functools.wraps(init)
+    def checked(self: Request, *values: Any, **named: Any) -> None:
+        check_names(named, names, TypeError)
+        init(self, *values, **named)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
 
 
 def to_fraction(number: float, vocab_size: int = 0) -> numpy.float32:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import refuse
 from ascend_sample.sampling.requests.checks import (
     LARGEST,
     LARGEST_COUNT,
     OWNER,
     SMALLEST_POSITIVE,
+    by_id,
+    check_names,
     integer,
     real,
     refuse_field,
@@ -26,7 +27,7 @@ from ascend_sample.sampling.requests.checks import (
 )
 from ascend_sample.sampling.requests.contradictions import WHOLE_TEXT, check_contradictions, check_something_is_allowed
 from ascend_sample.sampling.requests.dialects import DIALECTS
-from ascend_sample.sampling.requests.fields import KEY, Column, Declaration, Stage, declared, to_fraction
+from ascend_sample.sampling.requests.fields import KEY, Column, Declaration, Stage, declared, suggesting, to_fraction
 
 LARGEST_SEED: Final = 2**64 - 1
 PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
@@ -37,6 +38,7 @@ HOST_FRACTION: Final = Column("float32", is_on_device=False, convert=to_fraction
 """Of what the host tells a device in other terms: `value_ranges.py`."""
 
 
+@suggesting
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
@@ -76,9 +78,10 @@ class SamplingParams:
             output, and multiplies the others; 1 is off.
         presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
         frequency_penalty: in [-2, 2]: is subtracted as often as the id occurs in the output; 0 is off.
-        logit_bias: what is added to the logits of some ids: finite, within float32's range, for no id that is
-            forbidden by `allowed_ids` or `bad_ids`. It is copied.
-        allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple.
+        logit_bias: what is added to the logits of some ids: finite, within float32's range. Of an id that is forbidden
+            it changes nothing. It is copied.
+        allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple, in which
+            each id stands once, as in all such tuples.
         bad_ids: ids that are never drawn. Kept as a sorted tuple.
         bad_words: sequences of ids that the text, prompt and output, never comes to hold: the last id of one is not
             drawn where the ones before it end the text. Sequences of one id become `bad_ids`. Kept as sorted tuples.
@@ -114,7 +117,7 @@ class SamplingParams:
         vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
 
     Raises:
-        TypeError: a value has the wrong type. A bool is no number here.
+        TypeError: a value has the wrong type, where a bool is no number; or a field does not exist.
         ValueError: a value is out of range, or two contradict each other.
 
     Example:
@@ -256,7 +259,8 @@ class SamplingParams:
         """Makes the parameters of a request that arrives as a dict, such as parsed JSON.
 
         Args:
-            values: fields by name; those that are absent have their defaults.
+            values: fields by name; those that are absent have their defaults. The ids of `logit_bias` may be texts, as
+                JSON has them for keys.
 
         Raises:
             TypeError: not a mapping, or its keys are not strings, or as for the constructor.
@@ -267,16 +271,15 @@ class SamplingParams:
             Traceback (most recent call last):
             ...
             ValueError: SamplingParams: 'temprature' must be a known field. Did you mean 'temperature'?
+            >>> SamplingParams.from_mapping({"logit_bias": {"5": 1.0}})
+            SamplingParams(logit_bias={5: 1.0})
         """
         if not isinstance(values, Mapping):
             refuse(OWNER, "the fields", "be a mapping", type(values).__name__, "Give a dict.", TypeError)
-        for name in values:
-            if not isinstance(name, str):
-                refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
-            if name not in FIELDS:
-                near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-                remedy = f"Did you mean {near[0]!r}?" if near else f"The fields are {', '.join(FIELDS)}."
-                raise ValueError(f"{OWNER}: {name!r} must be a known field. {remedy}")
+        check_names(values, FIELDS, ValueError)
+        bias = values.get("logit_bias")
+        if isinstance(bias, Mapping) and str in map(type, bias):
+            values = {**values, "logit_bias": by_id(bias.items(), "logit_bias")}
         return cls(**values)
 
     @classmethod
@@ -288,9 +291,10 @@ class SamplingParams:
 
         Args:
             request: a mapping of their fields, or the engine's own object. None is a value that was not given.
-            context: `eos_ids`, those that end a text of the model; `vocab_size`, of the model; `thinking_start`,
-                `thinking_end` and `thinking_closing`, the tags of its thoughts; `exactly=True`, which refuses what the
-                engine would draw from another distribution, such as one filtered in another order.
+            context: `eos_ids`, those that end a text of the model, [] if none does; `vocab_size`, of the model;
+                `max_model_len`, of how many tokens a text has at most; `thinking_start`, `thinking_end` and
+                `thinking_closing`, the tags of its thoughts; `exactly=True`, which refuses what the engine would draw
+                from another distribution, such as one filtered in another order.
 
         Raises:
             TypeError: request has no fields, or as for the constructor.
@@ -304,27 +308,27 @@ class SamplingParams:
             ...
             ValueError: SamplingParams.from_llama_cpp: dynatemp_range must be 0.0, got 1. The temperature is one number.
         """
-        return cls(**DIALECTS["openai"].read(request, **context))
+        return DIALECTS["openai"].read(cls, request, **context)
 
     @classmethod
     def from_vllm(cls, request: object, **context: Any) -> SamplingParams:
         """Makes the parameters of a `vllm.SamplingParams`, as `from_openai` does."""
-        return cls(**DIALECTS["vllm"].read(request, **context))
+        return DIALECTS["vllm"].read(cls, request, **context)
 
     @classmethod
     def from_sglang(cls, request: object, **context: Any) -> SamplingParams:
         """Makes the parameters of SGLang's SamplingParams, as `from_openai` does."""
-        return cls(**DIALECTS["sglang"].read(request, **context))
+        return DIALECTS["sglang"].read(cls, request, **context)
 
     @classmethod
     def from_generation_config(cls, request: object, **context: Any) -> SamplingParams:
         """Makes the parameters of a `transformers.GenerationConfig`, as `from_openai` does."""
-        return cls(**DIALECTS["generation_config"].read(request, **context))
+        return DIALECTS["generation_config"].read(cls, request, **context)
 
     @classmethod
     def from_llama_cpp(cls, request: object, **context: Any) -> SamplingParams:
         """Makes the parameters of a request of llama.cpp's server, as `from_openai` does."""
-        return cls(**DIALECTS["llama_cpp"].read(request, **context))
+        return DIALECTS["llama_cpp"].read(cls, request, **context)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""

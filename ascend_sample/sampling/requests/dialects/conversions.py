@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
+from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE, by_id
 from ascend_sample.sampling.requests.dialects.dialect import Context
 
 SEEDS: Final = 2**64
@@ -52,27 +52,12 @@ def to_bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
         return {}
     if not isinstance(bias, Mapping):
         context.refuse("logit_bias", "be a mapping of ids to numbers", bias, "Give a dict.", TypeError)
-    return {"logit_bias": by_id(bias.items(), context)}
+    return {"logit_bias": by_id(bias.items(), "logit_bias")}
 
 
-def by_id(pairs: Collection[tuple[Any, Any]], context: Context) -> dict[int, Any]:
-    """Returns the values of a logit_bias by their ids, which are integers or texts of some."""
-    values = {_to_id(name, context): value for name, value in pairs}
-    if len(values) < len(pairs):
-        context.refuse("logit_bias", "name each id once", list(pairs), "An id and its text are the same.")
-    return values
-
-
-def _to_id(name: object, context: Context) -> int:
-    """Returns an id that is an integer, or the text of one."""
-    if isinstance(name, str) and name.isascii() and name.isdigit():
-        return int(name)
-    if not is_integer(name):
-        context.refuse("logit_bias", "have integers as its ids", name, "Texts must be tokenized before.")
-    return int(name)
-
-
-def to_stops(given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str) -> dict[str, Any]:
+def to_stops(
+    given: Mapping[str, Any], context: Context, min_tokens: str, stop_token_ids: Iterable[int] = ()
+) -> dict[str, Any]:
     """Returns the least number of tokens, and the ids that must not be drawn before it.
 
     The model's are among them, also where they do not end the text (vLLM's and SGLang's `ignore_eos`).
@@ -81,25 +66,22 @@ def to_stops(given: Mapping[str, Any], context: Context, min_tokens: str, *, sto
         given: their fields.
         context: has the ids of the model.
         min_tokens: their name of that number.
-        stops: their name of further ids that end the text.
+        stop_token_ids: further ids that end the text.
     """
     least = given.get(min_tokens, 0)
-    ids = set(given.get(stops) or ()) | set(context.eos_ids)
     if not least:
         return {}
-    if ids:
-        return {"min_tokens": least, "stop_ids": sorted(ids)}
-    if to_stop_sequences(given):
-        return {"min_tokens": least}
-    remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
-    context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
+    if context.eos_ids is None:
+        remedy = "They must not be drawn before either: give them, or [] where the model has none."
+        context.refuse(min_tokens, "be 0 where eos_ids are not given", least, remedy)
+    return {"min_tokens": least, "stop_ids": [*stop_token_ids, *context.eos_ids]}
 
 
 def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what ends the text: the stops that are given as ids, where texts stay the engine's, and single ids."""
     stops = given.get("stop") or ()
     sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
-    sequences += [[stop] for stop in dict.fromkeys(given.get("stop_token_ids", ()))]
+    sequences += [[stop] for stop in given.get("stop_token_ids", ())]
     return {"stop_sequences": sequences} if sequences else {}
 
 
@@ -125,4 +107,4 @@ def of_engine(
     ours = renamed(given, "temperature", "top_p", "min_p", "repetition_penalty", *PENALTIES)
     ours |= to_top_k(given, *top_k_off) | to_seed(given, seed, *unseeded)
     ours |= to_bias(given, context) | to_stop_sequences(given)
-    return ours | to_stops(given, context, least, stops="stop_token_ids")
+    return ours | to_stops(given, context, least, given.get("stop_token_ids", ()))

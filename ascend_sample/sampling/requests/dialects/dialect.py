@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, refuse, show
+from ascend_sample._errors import check_bool, check_integer, refuse, show
+from ascend_sample.sampling.requests.checks import LARGEST_COUNT, nearest, read_by
 from ascend_sample.sampling.requests.dialects.forms import IDS, NUMBER, Form
 
+Request = TypeVar("Request")
 PLAIN: Final = (bool, int, float, str, list, tuple, dict)
 """Types whose values can be compared with those that ask for nothing."""
 
@@ -65,14 +66,16 @@ class Context:
 
     Attributes:
         owner: the function that reads, as errors name it.
-        eos_ids: the ids that end a text of the model.
+        eos_ids: the ids that end a text of the model; None where the caller does not know.
         vocab_size: of the model; None where the caller does not know.
+        max_model_len: of how many tokens a text has at most.
         thinking: our fields of the tags around the model's thoughts, beside a budget for these.
     """
 
     owner: str
-    eos_ids: tuple[int, ...]
+    eos_ids: tuple[int, ...] | None
     vocab_size: int | None
+    max_model_len: int
     thinking: Mapping[str, Any]
 
     def refuse(
@@ -115,20 +118,25 @@ class Dialect:
 
     def read(
         self,
+        make: Callable[..., Request],
         request: object,
-        eos_ids: Collection[int] = (),
+        eos_ids: Collection[int] | None = None,
         vocab_size: int | None = None,
+        max_model_len: int = LARGEST_COUNT,
         exactly: bool = False,
         thinking_start: Sequence[int] = (),
         thinking_end: Sequence[int] = (),
         thinking_closing: Sequence[int] = (),
-    ) -> dict[str, Any]:
-        """Returns the fields of `SamplingParams` that a request asks for.
+    ) -> Request:
+        """Returns the request of ours that one of the engine asks for.
 
         Args:
+            make: makes it of the fields of `SamplingParams`.
             request: a mapping, or the engine's own object. A value of None is one that was not given.
-            eos_ids: the ids that end a text of the model, where the engine knows them beside the request.
+            eos_ids: the ids that end a text of the model, where the engine knows them beside the request; [] if none
+                does.
             vocab_size: of the model.
+            max_model_len: of how many tokens a text has at most, prompt and output.
             exactly: refuses what the engine would draw from another distribution.
             thinking_start: the tag that opens a thought, where the engine knows it beside the request.
             thinking_end: the one that closes it.
@@ -139,20 +147,23 @@ class Dialect:
             ValueError: a field is unknown, or asks for what nobody here serves.
         """
         owner = f"SamplingParams.from_{self.name}"
-        IDS.check(owner, "eos_ids", eos_ids)
+        ends: Any = _without_arrays(eos_ids)
+        if ends is not None:
+            IDS.check(owner, "eos_ids", ends)
+            ends = tuple(ends)
+        check_integer(owner, "max_model_len", max_model_len, low=1)
         check_bool(owner, "exactly", exactly)
         thinking = {
             "thinking_start": thinking_start,
             "thinking_end": thinking_end,
             "thinking_closing": thinking_closing,
         }
-        context = Context(owner, tuple(eos_ids), vocab_size, thinking)
+        context = Context(owner, ends, vocab_size, max_model_len, thinking)
         values = _values_of(request, context).items()
         given = {name: _without_arrays(value) for name, value in values if value is not None}
         for name, value in given.items():
             if name not in self.fields:
-                near = difflib.get_close_matches(str(name), self.fields, n=1)
-                remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out, or read it in its own dialect."
+                remedy = nearest(name, self.fields, "Leave it out, or read it in its own dialect.")
                 context.refuse("the name of a field", f"be one of {self.source}", name, remedy)
             field = self.fields[name]
             if field.off is not None and not (isinstance(value, PLAIN) and value in field.off):
@@ -160,13 +171,22 @@ class Dialect:
                 context.refuse(name, rule, value, field.note)
             if field.form is not None:
                 field.form.check(owner, name, value)
-        ours = self.convert({name: value for name, value in given.items() if self.fields[name].becomes}, context)
-        if vocab_size is not None:
-            ours["vocab_size"] = vocab_size
-        for difference in self.differences if exactly else ():
-            if difference.applies(ours):
-                context.refuse("exactly", "be False for this request", True, difference.note)
-        return ours
+        with read_by(owner, self._names({*given, *(["eos_ids"] if ends else [])})):
+            ours = self.convert({name: value for name, value in given.items() if self.fields[name].becomes}, context)
+            if vocab_size is not None:
+                ours["vocab_size"] = vocab_size
+            for difference in self.differences if exactly else ():
+                if difference.applies(ours):
+                    context.refuse("exactly", "be False for this request", True, difference.note)
+            return make(**ours)
+
+    def _names(self, given: Collection[str]) -> dict[str, str]:
+        """Returns their names of our fields: those that were given, or else the first one."""
+        theirs: dict[str, list[str]] = {"stop_ids": ["eos_ids"]}
+        for name, field in self.fields.items():
+            for ours in field.becomes:
+                theirs.setdefault(ours, []).append(name)
+        return {ours: " or ".join(filter(given.__contains__, names)) or names[0] for ours, names in theirs.items()}
 
 
 def _without_arrays(value: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
@@ -48,17 +49,18 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0
-    ends = {"eos_token_id": _sequence(given.get("eos_token_id", ()))}
-    never_bad = {(end,) for end in (*ends["eos_token_id"], *context.eos_ids)}
-    ours["bad_words"] = sorted({_sequence(word) for word in given.get("bad_words_ids", ())} - never_bad)
-    ours["bad_ids"] = sorted(set(given.get("suppress_tokens", ())))
+    if "eos_token_id" in given:
+        context = replace(context, eos_ids=(*_sequence(given["eos_token_id"]), *(context.eos_ids or ())))
+    never_bad = {(end,) for end in context.eos_ids or ()}
+    ours["bad_words"] = {_sequence(word) for word in given.get("bad_words_ids", ())} - never_bad
+    ours["bad_ids"] = given.get("suppress_tokens", ())
     bias = given.get("sequence_bias", {})
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     for ids, _ in pairs:
         if len(ids) != 1:
             context.refuse("sequence_bias", "hold sequences of one id each", ids, "Longer ones have no bias here.")
     ours["logit_bias"] = {token_id: value for (token_id,), value in pairs}
-    return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id")
+    return ours | to_stops(given, context, "min_new_tokens")
 
 
 GENERATION_CONFIG: Final = Dialect(
@@ -79,7 +81,7 @@ GENERATION_CONFIG: Final = Dialect(
         ),
         "suppress_tokens": taken("bad_ids", form=IDS),
         "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused.", form=PAIRS_OF_IDS),
-        "min_new_tokens": number("min_tokens", "stop_ids"),
+        "min_new_tokens": number("min_tokens", note="Beside eos_token_id or eos_ids, which are not drawn before."),
         "eos_token_id": taken(
             "stop_ids", note="Of use to min_new_tokens alone; generate ends the text.", form=ID_OR_IDS
         ),

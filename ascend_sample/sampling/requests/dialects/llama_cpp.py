@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ascend_sample.sampling.requests.checks import by_id
 from ascend_sample.sampling.requests.dialects.conversions import (
     PENALTIES,
-    by_id,
     renamed,
     to_seed,
     to_stop_sequences,
@@ -52,14 +52,15 @@ NOTHING_ALONE: Final = engines("Of no meaning while the field that switches it o
 def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Returns biases, and bans where a bias is false, of a list of pairs or a mapping."""
     entries = given.get("logit_bias", ())
-    bias = by_id(entries.items() if isinstance(entries, Mapping) else entries, context)
+    bias = by_id(entries.items() if isinstance(entries, Mapping) else entries, "logit_bias")
     banned = {name for name, value in bias.items() if value is False}
     if given.get("ignore_eos"):
-        if not context.eos_ids:
-            context.refuse("ignore_eos", "be False where no id that ends the text is known", True, "Give eos_ids.")
+        if context.eos_ids is None:
+            remedy = "They are banned then: give them, or [] where the model has none."
+            context.refuse("ignore_eos", "be False where eos_ids are not given", True, remedy)
         banned |= set(context.eos_ids)
-    ours = {"logit_bias": {name: value for name, value in bias.items() if name not in banned}}
-    return ours | ({"bad_ids": sorted(banned)} if banned else {})
+    ours = {"logit_bias": {name: value for name, value in bias.items() if value is not False}}
+    return ours | ({"bad_ids": banned} if banned else {})
 
 
 def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
         return {}
     if asked["dry_base"] < 1:  # as the server replaces it
         asked["dry_base"] = DRY["dry_base"]
+    if asked["dry_penalty_last_n"] < WHOLE_TEXT:
+        context.refuse("dry_penalty_last_n", "be -1 or more", asked["dry_penalty_last_n"], "-1 is the whole text.")
     breakers = given.get("dry_sequence_breakers", BREAKERS)
     if any(isinstance(breaker, str) for breaker in breakers):
         remedy = "Texts must be tokenized: give an id, or a list of them, for each."
@@ -91,14 +94,14 @@ def _adaptive_p(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
 
 
 def _penalties(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Returns the penalties, which look at no token where they look at none of the last ones."""
-    neutral = {"repeat_penalty": 1.0, **dict.fromkeys(PENALTIES, 0.0)}
-    is_penalized = any(given.get(name, off) != off for name, off in neutral.items())
-    if is_penalized and given["repeat_last_n"] == 0:
+    """Returns the penalties: of the whole text, as counts of its last tokens alone are kept nowhere here."""
+    neutral, window = {"repeat_penalty": 1.0, **dict.fromkeys(PENALTIES, 0.0)}, given["repeat_last_n"]
+    if window == 0 or all(given.get(name, off) == off for name, off in neutral.items()):
         return {}
-    if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
-        remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
-        context.refuse("repeat_last_n", "be 0 or -1 beside a penalty", given["repeat_last_n"], remedy)
+    if window != WHOLE_TEXT and window < context.max_model_len:
+        rule = "be 0, -1 or at least max_model_len beside a penalty"
+        remedy = "Penalties count the whole text here: give max_model_len, or -1 to have that, or no penalty."
+        context.refuse("repeat_last_n", rule, window, remedy)
     return renamed(given, *PENALTIES, repeat_penalty="repetition_penalty")
 
 
@@ -153,7 +156,9 @@ LLAMA_CPP: Final = Dialect(
         "xtc_threshold": number("xtc_threshold", note="Where xtc_probability is above 0."),
         "repeat_penalty": number("repetition_penalty"),
         "repeat_last_n": number(
-            "repetition_penalty", note="64 where it is left out. Beside penalties it must be 0, which is off, or -1."
+            "repetition_penalty",
+            note="64 where it is left out, 0 is off. Beside a penalty any other must reach over the whole text: "
+            "-1, or at least `max_model_len`.",
         ),
         "logit_bias": taken(
             "logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused.", form=PAIRS

@@ -20,7 +20,8 @@ LENGTH: Final = engines("The engine's: it ends the text.")
 STOP: Final = taken(
     "stop_sequences", note="Sequences of ids; texts are left to the engine, which ends the text.", form=TEXTS
 )
-ROWS: Final = engines("The engine's: a row for each text, with a seed of its own.")
+ROWS: Final = engines("The engine's: a row for each text, with a seed of its own (`derive_seeds`).")
+HELD: Final = "Beside eos_ids, which are not drawn before, also with ignore_eos."
 GRAMMAR: Final = engines("The engine's grammar makes a bitmask, which `Sampler` takes beside the request.")
 ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
 

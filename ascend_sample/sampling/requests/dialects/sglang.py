@@ -7,7 +7,7 @@ from typing import Any, Final
 from ascend_sample.sampling.requests.dialects.conversions import of_engine
 from ascend_sample.sampling.requests.dialects.dialect import Context, Dialect, Difference, number, refused, same, taken
 from ascend_sample.sampling.requests.dialects.forms import IDS
-from ascend_sample.sampling.requests.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
+from ascend_sample.sampling.requests.dialects.openai import ANSWER, GRAMMAR, HELD, LENGTH, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-6
 TOP_K_OFF: Final = (-1, 1 << 30)
@@ -27,7 +27,7 @@ SGLANG: Final = Dialect(
         "top_k": number("top_k", note="-1 and 2**30 are off."),
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
-        "min_new_tokens": number("min_tokens", "stop_ids"),
+        "min_new_tokens": number("min_tokens", note=HELD),
         "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
         "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),

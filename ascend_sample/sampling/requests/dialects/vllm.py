@@ -17,7 +17,7 @@ from ascend_sample.sampling.requests.dialects.dialect import (
     taken,
 )
 from ascend_sample.sampling.requests.dialects.forms import IDS, SEQUENCES
-from ascend_sample.sampling.requests.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
+from ascend_sample.sampling.requests.dialects.openai import ANSWER, GRAMMAR, HELD, LENGTH, ROWS, STOP
 
 LOWEST_TEMPERATURE: Final = 1e-2
 """What vLLM makes of a lower one that is not 0."""
@@ -56,7 +56,7 @@ VLLM: Final = Dialect(
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias"),
         "allowed_token_ids": taken("allowed_ids"),
-        "min_tokens": number("min_tokens", "stop_ids"),
+        "min_tokens": number("min_tokens", note=HELD),
         "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary, and true is 1."),
