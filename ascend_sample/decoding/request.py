@@ -1,4 +1,7 @@
-"""Prompts, stop tokens, lengths and callbacks are checked and converted here, once for all strategies."""
+"""Prompts, stop tokens, lengths and callbacks are checked and converted here, once for all strategies.
+
+A model may say something about its texts itself (`GenerationDefaults`), which counts where a caller says nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer, is_integer, refuse, refuse_type, show_with_type
 from ascend_sample.decoding.checks import check_arguments, has_methods, is_list
-from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.streaming import STREAMING, Listener, OnTokens, Streamer, checked_listener
 from ascend_sample.sampling import SamplingParams
 
@@ -112,6 +114,30 @@ class Request:
         # On a device one launch compares with a number of the host, and torch.isin takes four.
         each = [tokens == token for token in self.eos_token_ids.tolist()]
         return functools.reduce(torch.bitwise_or, each) if each else torch.zeros_like(tokens, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """Says what a `StepModel` wants of its texts; the type of its attribute `generation_defaults`.
+
+    Source: docs/decoding.md, section "Models".
+    """
+
+    eos_token_id: tuple[int, ...] = ()  # the tokens that end a text, unless the caller names others, or none with ()
+    pad_token_id: int | None = None  # the token that fills rows, unless the caller names another one
+    rules: tuple[str, ...] = ()  # the settings that the processors come from, for messages: "repetition_penalty=1.2"
+    # a function of the request, whose tokens and prompts are checked, that returns what comes before the caller's
+    # logits_processor. It is called for each request, so what it returns may know the prompts.
+    processors: Callable[[Request], Sequence[LogitsProcessor]] = lambda request: ()
+
+
+NO_DEFAULTS: Final = GenerationDefaults()
+
+
+def defaults_of(model: object) -> GenerationDefaults:
+    """Returns what the model says, or `NO_DEFAULTS` if it says nothing."""
+    found = getattr(model, "generation_defaults", NO_DEFAULTS)
+    return found if isinstance(found, GenerationDefaults) else NO_DEFAULTS
 
 
 def check_request(

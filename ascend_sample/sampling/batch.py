@@ -137,7 +137,7 @@ class SamplingBatch:
     @property
     def states(self) -> DrawStates:
         """Returns what the rows remember of their draws, by row: to be read and set."""
-        return DrawStates(self)
+        return DrawStates(self.row_edits.states, self.host, self._params)
 
     @property
     def params(self) -> Sequence[SamplingParams]:

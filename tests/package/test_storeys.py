@@ -1,9 +1,10 @@
-"""Imports inside the sampling and the decoding layer go down alone, from what is called to what it is made of."""
+"""Imports go down alone, from what is called to what it is made of: those for type checkers too."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from itertools import accumulate
 from operator import or_
 from pathlib import Path
@@ -56,13 +57,30 @@ def storey_of(layer: str, inside: str) -> str:
     return inside if inside in BELOW[layer] or layer == "sampling" else "shared"
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that are imported when a module runs, not those that only its types name."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield from imported(node)
+def imported(module: str) -> Iterator[str]:
+    """The modules that a module imports, wherever it does; a name that is none of its package's stands for the package.
+
+    Those that only its types name count, as nobody understands one without the other.
+    """
+    for node in ast.walk(ast.parse((ROOT / module).read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = node.module or ""
+            yield from (
+                f"{package}.{alias.name}" if is_module(f"{package}.{alias.name}") else package for alias in node.names
+            )
+
+
+def is_module(name: str) -> bool:
+    return any((ROOT.parent / f"{name.replace('.', '/')}{end}").is_file() for end in (".py", "/__init__.py"))
+
+
+def test_no_modules_import_each_other() -> None:
+    paths = {path.relative_to(ROOT.parent).with_suffix(""): path.relative_to(ROOT) for path in ROOT.rglob("*.py")}
+    names = {".".join(path.parts).removesuffix(".__init__"): module for path, module in paths.items()}
+    needed = {name: {*imported(module.as_posix())} & names.keys() - {name} for name, module in names.items()}
+    TopologicalSorter(needed).prepare()  # raises CycleError, which names a circle
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -71,9 +89,7 @@ def test_imports_go_down(module: str) -> None:
     own = storey_of(layer, inside)
     assert own in BELOW[layer], f"{own} is a new storey: say what it may import"
     package = f"ascend_sample.{layer}"
-    names = [
-        name for name in imported(ast.parse((ROOT / module).read_text("utf-8"))) if f"{name}.".startswith(f"{package}.")
-    ]
+    names = [name for name in imported(module) if f"{name}.".startswith(f"{package}.")]
     assert package not in names, "the package imports all that is called"
     storeys = {storey_of(layer, name.removeprefix(package).split(".")[1]) for name in names}
     assert storeys <= BELOW[layer][own] | {own}

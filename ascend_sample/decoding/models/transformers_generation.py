@@ -24,9 +24,8 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from ascend_sample.decoding.defaults import NO_DEFAULTS, GenerationDefaults
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
-from ascend_sample.decoding.request import LogitsProcessor, Request
+from ascend_sample.decoding.request import NO_DEFAULTS, GenerationDefaults, LogitsProcessor, Request
 
 
 class _Group(NamedTuple):

@@ -14,7 +14,6 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from ascend_sample._errors import check_bool, refuse
-from ascend_sample.decoding.defaults import GenerationDefaults
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.models.transformers_cache import AlignedCache, check_layers, live_columns
 from ascend_sample.decoding.models.transformers_generation import defaults_of_config, start_tokens
@@ -26,6 +25,7 @@ from ascend_sample.decoding.models.transformers_positions import (
     takes_positions,
 )
 from ascend_sample.decoding.places import mask_of, repeated_rows
+from ascend_sample.decoding.request import GenerationDefaults
 
 ENCODER_PREFIX: Final = "encoder_"
 

@@ -13,14 +13,13 @@ from typing_extensions import Unpack
 
 from ascend_sample._errors import refuse
 from ascend_sample.decoding.checks import has_methods
-from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
 from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
-from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
+from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request, defaults_of
 from ascend_sample.decoding.row_params import check_generator
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft, judge_greedy_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma, checked_gamma

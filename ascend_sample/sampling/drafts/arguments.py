@@ -94,7 +94,9 @@ def _check_requests(batch: SamplingBatch) -> None:
     if batch.host.kept.any():
         remedy = "Sample the places as rows of a batch of their own, or leave kept out."
         refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
-    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
+    refuse_states(
+        NAME, batch.host, "Sample its tokens one by one: each draft would need the state after those before it."
+    )
 
 
 def check_rule(owner: str, rule: object, usual: Rule = "match") -> None:

@@ -7,7 +7,7 @@ changes them there, and nobody waits. docs/filters.md has the meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ascend_sample._errors import is_real, refuse, show
 from ascend_sample.sampling.edits.slots import StateSlots
@@ -15,10 +15,7 @@ from ascend_sample.sampling.requests.checks import LARGEST, SMALLEST_POSITIVE
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.arguments import to_row
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.table import NO_SLOT
-
-if TYPE_CHECKING:
-    from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.rows.table import NO_SLOT, HostMirrors
 
 OWNER: Final = "SamplingBatch"
 ASKED: Final = "mirostat_tau or adaptive_target"
@@ -41,9 +38,9 @@ def initial_state(params: SamplingParams) -> State | None:
     return (2 * params.mirostat_tau,) if params.mirostat_tau > 0 else None
 
 
-def refuse_states(owner: str, batch: SamplingBatch, remedy: str) -> None:
-    """Raises, for ``owner``, where a request remembers its draws."""
-    has_state = batch.host.state_slot != NO_SLOT
+def refuse_states(owner: str, host: HostMirrors, remedy: str) -> None:
+    """Raises, for ``owner``, where a request of a batch remembers its draws."""
+    has_state = host.state_slot != NO_SLOT
     if has_state.any():
         rule = f"hold no request with {ASKED}"
         refuse(owner, "batch", rule, f"row {int(has_state.argmax())}", remedy)
@@ -55,7 +52,9 @@ class DrawStates:
     An engine that preempts a request reads its state, and sets it when the request has come back.
 
     Args:
-        batch: the rows.
+        slots: where it lies.
+        host: the rows' slots.
+        params: the rows' requests.
 
     Example:
         >>> import torch
@@ -71,9 +70,10 @@ class DrawStates:
         >>> batch.states[row] = state
     """
 
-    def __init__(self, batch: SamplingBatch) -> None:
-        self._batch = batch
+    def __init__(self, slots: StateSlots, host: HostMirrors, params: Sequence[SamplingParams]) -> None:
+        self._slots, self._host, self._params = slots, host, params
 
+    @in_normal_mode
     def __getitem__(self, row: int) -> State | None:
         """Returns the state of a row; None where it has none. A device is waited for.
 
@@ -85,7 +85,7 @@ class DrawStates:
         slot = self._slot(row)
         if slot == NO_SLOT:
             return None
-        self._batch.flush()
+        self._slots.flush()
         values = self._slots.values
         assert values is not None, "it was written"
         return tuple(values[slot, : len(self._first(row))].tolist())
@@ -112,14 +112,10 @@ class DrawStates:
             refuse(OWNER, "state", "have weights whose sum is above 0", show(state), "Give what was read.")
         self._slots.write(slot, state)
 
-    @property
-    def _slots(self) -> StateSlots:
-        return self._batch.row_edits.states
-
     def _slot(self, row: Any) -> int:
-        return int(self._batch.host.state_slot[to_row(row, len(self._batch))])
+        return int(self._host.state_slot[to_row(row, len(self._params))])
 
     def _first(self, row: int) -> State:
-        state = initial_state(self._batch.params[row])
+        state = initial_state(self._params[row])
         assert state is not None, "it holds a slot"
         return state

@@ -343,6 +343,6 @@ class StaticStep:
             refuse(name, "logprobs", f"be at least {most}", room, "Make the step with it.")
         if self.kept is None and batch.host.kept.any():
             refuse(name, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
-        refuse_states(name, batch, "A graph would have to move it with each replay: take its steps by Sampler.")
+        refuse_states(name, batch.host, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:
             self.edits.check(name, batch, instead)

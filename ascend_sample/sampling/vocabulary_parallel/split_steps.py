@@ -58,7 +58,9 @@ class SplitSteps:
             RuntimeError: another rank is gone.
         """
         _check_reports(batch)
-        refuse_states("Sampler", batch, "No rank has all that is kept: gather the logits, and leave the shard out.")
+        refuse_states(
+            "Sampler", batch.host, "No rank has all that is kept: gather the logits, and leave the shard out."
+        )
         _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(logits, batch, allowed, purpose)
