@@ -13,6 +13,8 @@ from typing import Any, Final, NoReturn, SupportsFloat, TypeGuard
 import torch
 from torch import Tensor
 
+from ascend_sample._environment import CANN_REMEDY, TORCH_NPU
+
 SHOWN_BITS: Final = 128
 """Python refuses to print integers of thousands of digits; nobody would read them."""
 SHOWN_CHARACTERS: Final = 60
@@ -143,6 +145,54 @@ def check_tensor(owner: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         remedy = f"Convert it with torch.as_tensor({name})."
         refuse(owner, name, "be a torch.Tensor", type(value).__name__, remedy, TypeError)
+
+
+def how_to_convert(name: str, value: object, dtype: torch.dtype) -> str:
+    """Returns the remedy for an argument that is no tensor of a dtype."""
+    call = f"{name}.to({dtype})" if isinstance(value, Tensor) else f"torch.as_tensor({name}, dtype={dtype})"
+    return f"Convert it with {call}."
+
+
+def how_to_fit(name: str, shape: torch.Size, columns: int, vocab_size: int, otherwise: str) -> str:
+    """Returns the remedy for a tensor that does not fit a batch: by its width, or, of the right one, otherwise.
+
+    Args:
+        name: the argument.
+        shape: its own.
+        columns: how many it must have: fewer than ids where ranks have parts of the vocabulary.
+        vocab_size: of the batch.
+        otherwise: what to do about another number of rows.
+
+    Example:
+        >>> how_to_fit("logits", torch.Size([2, 128]), 100, 100, "Give one row for each row of the batch.")
+        'Cut the padding off, as with logits[:, :100], or make the batch with vocab_size=128.'
+    """
+    if len(shape) != 2 or shape[1] == columns:
+        return otherwise
+    if columns != vocab_size:
+        return "Give the part of the vocabulary that the shard describes."
+    if shape[1] < columns:
+        return f"Make the batch with vocab_size={shape[1]}."
+    return f"Cut the padding off, as with {name}[:, :{columns}], or make the batch with vocab_size={shape[1]}."
+
+
+def check_device(owner: str, device: object) -> None:
+    """Raises unless torch knows a device of that name in this process, or it is one already; None is torch's default.
+
+    Example:
+        >>> check_device("step", "gpu")
+        Traceback (most recent call last):
+        ...
+        ValueError: step: device must be one of torch's, as 'cpu', 'cuda:0' or 'npu:0', got 'gpu'. Use logits.device.
+    """
+    try:
+        if device is not None:
+            torch.device(device)  # type: ignore[call-overload]
+        return
+    except (RuntimeError, TypeError):
+        is_npu = isinstance(device, str) and device.partition(":")[0] == "npu"
+    remedy = f"Import {TORCH_NPU} first. {CANN_REMEDY}." if is_npu else "Use logits.device."
+    refuse(owner, "device", "be one of torch's, as 'cpu', 'cuda:0' or 'npu:0'", show(device), remedy)
 
 
 def check_bool(owner: str, name: str, value: object) -> None:

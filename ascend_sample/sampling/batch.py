@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._errors import check_device
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.edits.plan import ProcessedRows
 from ascend_sample.sampling.edits.row_edits import Known, RowEdits
@@ -109,6 +110,7 @@ class SamplingBatch:
         self.vocab_size = arguments.to_integer(vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE)
         capacity = arguments.to_integer(capacity, "capacity", 1, LARGEST_COUNT)
         arguments.check_generator(generator)
+        check_device(arguments.OWNER, device)
         self.device = torch.empty(0, device=device, dtype=torch.float32).device  # with its index, as tensors name it
         self.version = 0
         self.plans = Plans()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
+from ascend_sample._errors import check_bool, check_instance, check_integer, how_to_fit, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
 from ascend_sample.sampling.edits.bitmask import Rows, placed_bitmask
@@ -204,8 +204,9 @@ class Sampler:
         check_uncaptured("Sampler", logits)
         width = columns_of(self.shard, "Sampler", batch.vocab_size)
         if tuple(logits.shape) != (len(batch), width):
-            rule = f"have the shape of the batch, [{len(batch)}, {width}]"
-            refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
+            rule, otherwise = f"have the shape of the batch, [{len(batch)}, {width}]", "Add and remove requests before."
+            remedy = how_to_fit("logits", logits.shape, width, batch.vocab_size, otherwise)
+            refuse("Sampler", "logits", rule, list(logits.shape), remedy)
         if self.host and batch.device.type != "cpu":
             remedy = "Make it without a device: the logits alone are on one."
             refuse("Sampler", "batch", "be on the CPU for a sampler with host=True", batch.device, remedy)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
-from ascend_sample._errors import check_bool, check_instance, check_integer, refuse, refuse_type
+from ascend_sample._errors import check_bool, check_instance, check_integer, how_to_convert, refuse, refuse_type
 from ascend_sample.sampling.draws.best_tokens import CHUNK, below, divide
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_logits
@@ -97,7 +97,10 @@ def score(
         check_instance(NAME, "shard", shard, VocabularyShard, "Make one from the rank's part.")
     if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
         got = token_ids.dtype if isinstance(token_ids, Tensor) else type(token_ids).__name__
-        refuse(NAME, "token_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
+        remedy = how_to_convert("token_ids", token_ids, torch.int64)
+        if isinstance(token_ids, Tensor) and token_ids.is_floating_point():
+            remedy = "Call score(logits, token_ids)."
+        refuse(NAME, "token_ids", "be an int64 tensor", got, remedy, TypeError)
     if token_ids.dim() != 1:
         refuse(NAME, "token_ids", "have shape [places]", list(token_ids.shape), "Flatten logits and ids alike.")
     places, device = len(token_ids), token_ids.device

@@ -167,7 +167,7 @@ def verify_drafts(
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `reference/drafts.py` names theirs.
     """
     sampler = PLAIN if sampler is None else sampler
-    check_instance(NAME, "batch", batch, SamplingBatch, "Give the requests' own.")
+    check_instance(NAME, "batch", batch, SamplingBatch, "Call verify_drafts(logits, draft_ids, batch, counts=...).")
     check_instance(NAME, "sampler", sampler, Sampler, "None is Sampler().")
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."

@@ -146,6 +146,9 @@ BAD_REQUESTS = [
             ("huge_numpy", [1, numpy.int64(2**40)], "hold ids in [0, ", "1099511627776", "model's own vocabulary"),
         )
     ),
+    of_type("bad_ids_rows", "bad_ids", torch.tensor([[3, 4]]), "hold ints", "[3, 4]", "vocabulary ids"),
+    of_type("bad_ids_float", "bad_ids", torch.tensor([3.0]), "hold ints", "3.0", "vocabulary ids"),
+    of_value("bad_ids_there", "bad_ids", torch.ones(2, device="meta"), "be on the host", "a tensor", "tolist()"),
     # Rules that look at the text.
     *(
         of_type(f"{field}_{name}", field, value, rule, shown, remedy)
@@ -167,6 +170,18 @@ BAD_REQUESTS = [
         for name, value, rule, shown, remedy in (
             ("empty", [[3], []], "hold sequences of at least one id", "[]", "Leave it out"),
             ("negative", [[3, -1]], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
+        )
+    ),
+    # One sequence of two ids, or two of one each? Breakers, which mostly are single ids, are the latter.
+    *(
+        of_value(
+            f"{field}_{name}", field, value, "be a list of lists, or of one id", shown, "[3, 4]] for one sequence, [["
+        )
+        for field in ("bad_words", "stop_sequences")
+        for name, value, shown in (
+            ("flat", [3, 4], "[3, 4]"),
+            ("flat_array", numpy.array([3, 4]), "[3, 4]"),
+            ("flat_tensor", torch.tensor([3, 4]), "[3, 4]"),
         )
     ),
     of_value("ngram_negative", "no_repeat_ngram_size", -1, "be an int in [0, 2**31 - 1]", "-1", "0 to switch it off"),

@@ -81,9 +81,14 @@ def example(device: str = "cpu") -> SamplingBatch:
             "output_ids must hold ids in [0, 10), got -1.",
         ),
         (
-            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [0.5]),
+            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [3, 0.5]),
             TypeError,
-            "prompt_ids must be a list of ints",
+            "prompt_ids must be a list of ints, got 0.5 at place 1.",
+        ),
+        (
+            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [2**70]),
+            TypeError,
+            "prompt_ids must be a list of ints, got [1180591620717411303424].",
         ),
         (lambda batch: batch.add(SamplingParams(), position=-1), ValueError, "position must be in [0, "),
         (lambda batch: batch.add(SamplingParams(), position=1.0), TypeError, "position must be an int, got 1.0."),
@@ -134,6 +139,11 @@ def example(device: str = "cpu") -> SamplingBatch:
             ValueError,
             "logits must have the shape [2, 10], got [3, 10].",
         ),
+        (
+            lambda batch: batch.process(torch.zeros(2, 16)),
+            ValueError,
+            "logits must have the shape [2, 10], got [2, 16]. Cut the padding off, as with logits[:, :10], or",
+        ),
     ],
 )
 def test_a_wrong_call_is_refused_and_changes_nothing(
@@ -162,6 +172,8 @@ def test_a_wrong_call_is_refused_and_changes_nothing(
         ({"vocab_size": 8, "capacity": 0}, ValueError, "capacity must be in [1, 2147483647], got 0."),
         ({"vocab_size": 8, "capacity": True}, TypeError, "capacity must be an int, got True."),
         ({"vocab_size": 8, "generator": 3}, TypeError, "generator must be a torch.Generator, got 3."),
+        ({"vocab_size": 8, "device": "gpu"}, ValueError, "SamplingBatch: device must be one of torch's, as 'cpu',"),
+        ({"vocab_size": 8, "device": torch.int64}, ValueError, "device must be one of torch's"),
     ],
 )
 def test_a_wrong_batch_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -178,5 +190,7 @@ def test_tensors_of_another_device_are_refused(npu: str) -> None:
         batch.process(torch.zeros(2, 10))
     with pytest.raises(ValueError, match="rows must be on the host, got a tensor on npu:0"):
         batch.append(torch.tensor([1]).to(npu), rows=torch.tensor([0]).to(npu))
+    with pytest.raises(ValueError, match="prompt_ids must be on the host, got a tensor on npu:0"):
+        batch.add(SamplingParams(repetition_penalty=2.0), torch.tensor([1]).to(npu))
     with pytest.raises(ValueError, match="generator must be on the CPU, got one on npu"):
         SamplingBatch(8, generator=torch.Generator(npu))

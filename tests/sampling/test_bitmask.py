@@ -200,7 +200,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "Sampler: bitmask must have the shape [2, 32], got [1, 32]. Give a row for each of the batch's, or name those "
         "it is for in bitmask_rows.",
     ),
-    ({"bitmask": WORDS[:, :31]}, ValueError, "Sampler: bitmask must have the shape [2, 32], got [2, 31]. "),
+    (
+        {"bitmask": WORDS[:, :31]},
+        ValueError,
+        "Sampler: bitmask must have the shape [2, 32], got [2, 31]. Allocate it for ",
+    ),
     (
         {"bitmask": WORDS, "bitmask_rows": [1]},
         ValueError,

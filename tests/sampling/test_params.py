@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.requests.fields import to_fraction
@@ -92,6 +93,8 @@ def test_another_vocabulary_than_the_batch_has() -> None:
         ({"bad_ids": range(3)}, "bad_ids", (0, 1, 2)),
         ({"bad_ids": numpy.array([4, 1], dtype=numpy.uint16)}, "bad_ids", (1, 4)),
         ({"bad_ids": numpy.array([])}, "bad_ids", ()),
+        ({"bad_ids": torch.tensor([4, 1], dtype=torch.int32)}, "bad_ids", (1, 4)),
+        ({"logprob_ids": torch.tensor([4, 1])}, "logprob_ids", (4, 1)),
         ({"bad_ids": [numpy.int64(4), 1]}, "bad_ids", (1, 4)),
         ({"bad_ids": [2**20 - 1]}, "bad_ids", (2**20 - 1,)),
         ({"stop_ids": [9], "vocab_size": 10}, "stop_ids", (9,)),
@@ -117,6 +120,9 @@ def test_sequences_of_ids_are_kept_as_sorted_tuples() -> None:
     params = SamplingParams(bad_words=[[4, 2], numpy.array([1, 9])], dry_sequence_breakers=[7, [3, 1], (5,)])
     assert params.bad_words == ((1, 9), (4, 2))
     assert params.dry_sequence_breakers == ((3, 1), (5,), (7,))
+    assert SamplingParams(dry_sequence_breakers=[7, 3]).dry_sequence_breakers == ((3,), (7,))
+    assert SamplingParams(stop_sequences=torch.tensor([[4, 1], [3, 2]])).stop_sequences == ((3, 2), (4, 1))
+    assert SamplingParams(stop_sequences=[torch.tensor([4, 1]), 3]).stop_sequences == ((3,), (4, 1))
     assert SamplingParams.from_mapping(params.to_mapping()) == params
     assert hash(params) == hash(SamplingParams.from_mapping(params.to_mapping()))
 

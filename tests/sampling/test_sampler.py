@@ -331,6 +331,16 @@ class TestArguments:
             Sampler()(torch.zeros(shape), batch)
         assert batch.position.tolist() == [0, 0]
 
+    def test_errors_say_what_is_the_matter(self) -> None:
+        batch, logits = SamplingBatch(4), torch.zeros(1, 6)
+        batch.add(SamplingParams())
+        with pytest.raises(ValueError, match=r"got \[1, 6\]\. Cut the padding off, as with logits\[:, :4\]"):
+            Sampler()(logits, batch)
+        with pytest.raises(ValueError, match=r"got \[1, 3\]\. Make the batch with vocab_size=3"):
+            Sampler()(logits[:, :3], batch)
+        with pytest.raises(TypeError, match=r"got SamplingBatch\. Give the model's output as the first argument"):
+            Sampler()(batch, logits)  # type: ignore[arg-type]
+
     def test_logits_of_another_kind(self, npu: str) -> None:
         batch = SamplingBatch(4)
         batch.add(SamplingParams())

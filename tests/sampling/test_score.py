@@ -107,7 +107,8 @@ IDS = torch.zeros(2, dtype=torch.int64)
     ("logits", "token_ids", "options", "error", "says"),
     [
         (ROWS, IDS.int(), {}, TypeError, r"token_ids must be an int64 tensor, got torch.int32\. Convert"),
-        (ROWS, [0, 1], {}, TypeError, r"token_ids must be an int64 tensor, got list\."),
+        (ROWS, [0, 1], {}, TypeError, r"token_ids must be an int64 tensor, got list\. .*torch\.as_tensor"),
+        (IDS, ROWS, {}, TypeError, r"token_ids must be an int64 tensor, .* Call score\(logits, token_ids\)"),
         (ROWS, IDS.view(1, 2), {}, ValueError, r"token_ids must have shape \[places\], got \[1, 2\]"),
         (ROWS, IDS[:1], {}, ValueError, "logits must have a row for each of 1 ids, got 2 or more"),
         ([ROWS, ROWS], torch.zeros(5, dtype=torch.int64), {}, ValueError, "for each of 5 ids, got 4"),

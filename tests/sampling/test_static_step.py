@@ -287,6 +287,8 @@ def test_a_step_is_one_copy_and_one_replay(counting: None, npu: str) -> None:
         ({"history": "5"}, TypeError, "StaticStep: history must be an int, got str '5'."),
         ({"logprobs": 10}, ValueError, r"StaticStep: logprobs must be in \[0, 9\], got 10."),
         ({"logprobs_mode": "raw"}, ValueError, "StaticStep: logprobs_mode must be one of raw_logprobs"),
+        ({"dtype": "float32"}, TypeError, "StaticStep: dtype must be a dtype, got str 'float32'."),
+        ({"device": "gpu"}, ValueError, "StaticStep: device must be one of torch's, as 'cpu'"),
         ({"dtype": torch.float64}, TypeError, "StaticStep: logits must be float32, float16 or bfloat16"),
     ],
 )

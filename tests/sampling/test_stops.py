@@ -88,7 +88,7 @@ def test_stop_ids_alone_cost_nothing(npu: str) -> None:
 
 
 def test_a_batch_tells_once(device: str) -> None:
-    batch = new_batch([SamplingParams(), SamplingParams(**RULED), SamplingParams(stop_sequences=[3, 1])], device)
+    batch = new_batch([SamplingParams(), SamplingParams(**RULED), SamplingParams(stop_sequences=[[3], [1]])], device)
     batch.append(ids(2, 5, 4, device=device))
     assert batch.ended() == []
     batch.append(ids(2, 6, 1, device=device))

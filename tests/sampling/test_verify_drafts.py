@@ -163,6 +163,7 @@ BAD = [
     ({"counts": [2**62, 1]}, ValueError, "counts must be at most 2147483647, got 4611686018427387904"),
     ({"sampler": 5}, TypeError, "sampler must be a Sampler, got int"),
     ({"logits": torch.zeros(2, 5)}, ValueError, r"logits must have the shape of the places, \[4, 5\]"),
+    ({"logits": torch.zeros(4, 8)}, ValueError, r"got \[4, 8\]\. Cut the padding off, as with logits\[:, :5\]"),
     ({"logits": torch.zeros(4, 5).double()}, TypeError, "logits must be float32"),
     ({"draft_ids": torch.zeros(2)}, TypeError, "draft_ids must be an int64 tensor"),
     ({"draft_ids": torch.tensor([1])}, ValueError, r"draft_ids must have the shape of the counts' sum, \[2\]"),
@@ -172,7 +173,7 @@ BAD = [
     (
         {"rule": "block", "draft_probabilities": torch.zeros(2, 6)},
         ValueError,
-        r"draft_probabilities must have a row for each draft, \[2, 5\], got \[2, 6\]",
+        r"draft_probabilities must have a row for each draft, \[2, 5\], got \[2, 6\].* draft_probabilities\[:, :5\]",
     ),
     (
         {"rule": "block", "draft_probabilities": torch.zeros(2, 5).double()},

@@ -271,7 +271,13 @@ class _Run:
                 refuse(STRATEGY, "drafter", "be able to read the prompts", f"IndexError: {error}", remedy)
             if isinstance(self.state, ModelDraftState) and self.state.vocab_size != self.vocab_size:
                 rule = f"have the model's vocabulary of {self.vocab_size} tokens"
-                refuse(STRATEGY, "drafter", rule, self.state.vocab_size, "Draft with a model of its family.")
+                refuse(
+                    STRATEGY,
+                    "drafter",
+                    rule,
+                    self.state.vocab_size,
+                    "Draft with one of its family, and cut padding of an output layer off.",
+                )
 
     def timed_start_of_drafter(self) -> float:
         """Starts the drafter, waits for it, and returns its seconds."""

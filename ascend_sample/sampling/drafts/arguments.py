@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import how_to_convert, how_to_fit, refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.places import Ids, requests_of_places
 from ascend_sample.sampling.edits.state_slots import refuse_states
@@ -76,10 +76,13 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
     drafts = int(counts.sum())
     if tuple(logits.shape) != (drafts + len(batch), width):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
-        refuse(NAME, "logits", rule, list(logits.shape), "A request with d drafts has d + 1 rows.")
+        otherwise = "A request with d drafts has d + 1 rows."
+        remedy = how_to_fit("logits", logits.shape, width, batch.vocab_size, otherwise)
+        refuse(NAME, "logits", rule, list(logits.shape), remedy)
     if not isinstance(draft_ids, Tensor) or draft_ids.dtype != torch.int64:
         got = draft_ids.dtype if isinstance(draft_ids, Tensor) else type(draft_ids).__name__
-        refuse(NAME, "draft_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
+        remedy = how_to_convert("draft_ids", draft_ids, torch.int64)
+        refuse(NAME, "draft_ids", "be an int64 tensor", got, remedy, TypeError)
     if tuple(draft_ids.shape) != (drafts,):
         remedy = "Give the drafts of all requests one after another."
         refuse(NAME, "draft_ids", f"have the shape of the counts' sum, [{drafts}]", list(draft_ids.shape), remedy)
@@ -127,13 +130,16 @@ def check_proposals(rule: object, probabilities: object, candidates: object, log
                 rule_of_shape = (
                     f"have a row for each draft, [{len(draft_ids)}, {columns[0] if columns else 'candidates'}]"
                 )
-                refuse(NAME, name, rule_of_shape, list(tensor.shape), "A draft that was not drawn has a single 1.")
+                remedy = "A draft that was not drawn has a single 1."
+                if candidates is None:
+                    remedy = how_to_fit(name, tensor.shape, columns[0], columns[0], remedy)
+                refuse(NAME, name, rule_of_shape, list(tensor.shape), remedy)
 
 
 def _check_tensor(name: str, tensor: object, dtype: torch.dtype, logits: Tensor) -> None:
     """Raises unless it is a tensor of a dtype on the device of the logits."""
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
         got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        refuse(NAME, name, f"be a tensor of {dtype}", got, f"Convert it with .to({dtype}).", TypeError)
+        refuse(NAME, name, f"be a tensor of {dtype}", got, how_to_convert(name, tensor, dtype), TypeError)
     if tensor.device != logits.device:
         refuse(NAME, name, f"be on the device of the batch, {logits.device}", tensor.device, "Move it there.")

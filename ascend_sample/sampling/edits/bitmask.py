@@ -85,6 +85,8 @@ def placed_bitmask(
     shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
     if list(bitmask.shape) != shape:
         remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
+        if bitmask.dim() == 2 and bitmask.shape[1] != shape[1]:
+            remedy = f"Allocate it for {vocab_size} ids, or cut it to bitmask[:, :{shape[1]}]."
         refuse(owner, "bitmask", f"have the shape {shape}", list(bitmask.shape), remedy)
     if bitmask.device != device and not bitmask.is_cpu:
         rule = f"be on the device of the batch, {device}, or on the CPU"

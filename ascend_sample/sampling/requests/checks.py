@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeGuard
 
 import numpy
+from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import is_integer, is_real, refuse, show, to_float
@@ -124,6 +125,14 @@ def is_list(value: object) -> TypeGuard[Collection[Any]]:
     return isinstance(value, Collection) and not is_other
 
 
+def as_lists(value: object, field: str) -> object:
+    """Returns an array, or a tensor on the host, as lists of numbers; a number, or anything else, as it is."""
+    if isinstance(value, Tensor) and not value.is_cpu:
+        remedy = f"Give {field}.tolist(), which waits for the device."
+        refuse_field(field, "be on the host", value, remedy)
+    return value.tolist() if isinstance(value, numpy.ndarray | Tensor) and value.ndim else value
+
+
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
     """Returns vocabulary ids, each once, sorted.
 
@@ -131,8 +140,7 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
         TypeError: no collection of integers.
         ValueError: an id is out of range.
     """
-    if isinstance(values, numpy.ndarray):
-        values = values.tolist()
+    values = as_lists(values, field)
     if not is_list(values):
         refuse_field(field, "be a collection of vocabulary ids", values, "Give a list of ints.", TypeError)
     if set(map(type, values)) <= {int}:  # a vocabulary's worth of ids passes without a loop in Python
@@ -165,19 +173,30 @@ def to_sequence(
         TypeError: no sequence of integers.
         ValueError: an id is out of range.
     """
-    sequence = value.tolist() if isinstance(value, numpy.ndarray) else [value] if is_integer(value) else value
+    value = as_lists(value, field)
+    sequence = [value] if is_integer(value) else value
     if not isinstance(sequence, Sequence) or isinstance(sequence, str | bytes | bytearray):
         refuse_field(field, rule, value, "Texts must be tokenized: give lists of ints.", TypeError)
     return tuple(to_id(token_id, field, vocab_size) for token_id in sequence)
 
 
 def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tuple[int, ...], ...]:
+    """Returns what `to_ids_and_sequences` does, or raises for several ids alone: are they one sequence, or many?"""
+    values = as_lists(values, field)
+    if isinstance(values, Sequence) and len(values) > 1 and all(map(is_integer, values)):
+        remedy = f"Give {show([values])} for one sequence, {show([[value] for value in values])} for several of one id."
+        refuse_field(field, "be a list of lists, or of one id", values, remedy)
+    return to_ids_and_sequences(values, field, vocab_size)
+
+
+def to_ids_and_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tuple[int, ...], ...]:
     """Returns sequences of vocabulary ids, each once, sorted; an id alone is a sequence of one.
 
     Raises:
         TypeError: no collection of sequences of integers.
         ValueError: a sequence is empty, or an id is out of range.
     """
+    values = as_lists(values, field)
     if not is_list(values):
         refuse_field(field, "be a collection of sequences of ids", values, "Give a list of lists.", TypeError)
     sequences = set()

@@ -22,6 +22,7 @@ from ascend_sample.sampling.requests.checks import (
     to_boolean,
     to_id,
     to_ids,
+    to_ids_and_sequences,
     to_sequence,
     to_sequences,
 )
@@ -205,7 +206,7 @@ class SamplingParams:
     )
     dry_base: float = declared(1.75, real(1.0, LARGEST, "Use 1 for the same penalty at any length."), Stage.LOGITS)
     dry_allowed_length: int = declared(2, integer(1, LARGEST_COUNT, "Use 1 for the shortest."), Stage.LOGITS)
-    dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
+    dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_ids_and_sequences, Stage.LOGITS)
     dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
     thinking_budget: int | None = declared(
         None, integer(0, LARGEST_COUNT, "Use None for thoughts of any length."), Stage.LOGITS
@@ -351,7 +352,7 @@ class SamplingParams:
         for name in WITH_IDS:
             ids = getattr(self, name)
             if ids:
-                largest = max(map(max, ids)) if FIELDS[name].check is to_sequences else max(ids)
+                largest = max(map(max, ids)) if FIELDS[name].check in CHECKS_OF_SEQUENCES else max(ids)
                 to_id(largest, name, vocab_size)
         if self.logprobs is not None:
             FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
@@ -381,7 +382,8 @@ FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for 
 """The declaration of each field, in the order of the fields."""
 DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
 """Theirs, but for `logit_bias`, which gets a new one each time."""
-CHECKS_OF_IDS: Final = (to_ids, to_bias, to_sequence, to_sequences)
+CHECKS_OF_SEQUENCES: Final = (to_sequences, to_ids_and_sequences)
+CHECKS_OF_IDS: Final = (to_ids, to_bias, to_sequence, *CHECKS_OF_SEQUENCES)
 WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in CHECKS_OF_IDS]
 
 

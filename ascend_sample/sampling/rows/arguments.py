@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import LARGEST_INTEGER, is_integer, refuse, show
+from ascend_sample._errors import LARGEST_INTEGER, how_to_convert, how_to_fit, is_integer, refuse, show
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.parameters import check_uncaptured
 
@@ -29,13 +29,17 @@ def ints_of(values: Any) -> NDArray[Any] | None:
 
 def host_ints(owner: str, name: str, values: Any, remedy: str) -> NDArray[numpy.int64]:
     """Returns a list of ints as int64 [ints], or raises, for ``owner``, unless it is one, on the host."""
-    if isinstance(values, Tensor) and not values.is_cpu:
-        wait = "Give a list of ints; reading a tensor would wait for the device."
-        refuse(owner, name, "be on the host", f"a tensor on {values.device}", wait)
+    _check_is_on_host(owner, name, values)
     given = ints_of(values)
     if given is None or int(given.max(initial=0)) > LARGEST_INTEGER:
         refuse(owner, name, "be ints", show(values), remedy, TypeError)
     return given.astype(numpy.int64)
+
+
+def _check_is_on_host(owner: str, name: str, values: object) -> None:
+    if isinstance(values, Tensor) and not values.is_cpu:
+        wait = "Give a list of ints; reading a tensor would wait for the device."
+        refuse(owner, name, "be on the host", f"a tensor on {values.device}", wait)
 
 
 def to_integer(value: object, name: str, low: int, high: int) -> int:
@@ -78,13 +82,18 @@ def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDA
 
 def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[numpy.int64]:
     """Returns vocabulary ids as int64, or raises unless they are valid; one may occur several times."""
+    _check_is_on_host(OWNER, name, token_ids)
     given = ints_of(token_ids)
     if given is None:
-        refuse(OWNER, name, "be a list of ints", type(token_ids).__name__, "Give vocabulary ids.", TypeError)
+        wrong, is_array = show(token_ids), isinstance(token_ids, numpy.ndarray | Tensor)
+        places = () if is_array else (place for place, one in enumerate(token_ids) if not is_integer(one))
+        if (place := next(iter(places), None)) is not None:
+            wrong = f"{show(token_ids[place])} at place {place}"
+        refuse(OWNER, name, "be a list of ints", wrong, "Give vocabulary ids.", TypeError)
     if given.size and (given.min() < 0 or given.max() >= vocab_size):
-        wrong = given.min() if given.min() < 0 else given.max()
+        outside = given.min() if given.min() < 0 else given.max()
         remedy = "Penalties count them; leave placeholders out."
-        refuse(OWNER, name, f"hold ids in [0, {vocab_size})", int(wrong), remedy)
+        refuse(OWNER, name, f"hold ids in [0, {vocab_size})", int(outside), remedy)
     return given.astype(numpy.int64)
 
 
@@ -135,7 +144,7 @@ def check_generator(generator: object) -> None:
 def check_token_ids(token_ids: object, count: int, device: torch.device) -> None:
     """Raises unless token ids are int64 [count] on the device."""
     if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
-        remedy = "Convert it with .to(torch.int64)."
+        remedy = how_to_convert("token_ids", token_ids, torch.int64)
         refuse(OWNER, "token_ids", "be an int64 tensor", _kind(token_ids), remedy, TypeError)
     if token_ids.shape != (count,):
         shape, remedy = list(token_ids.shape), "Give one token for each row."
@@ -149,8 +158,8 @@ def check_logits(logits: object, count: int, vocab_size: int, device: torch.devi
         remedy = "Give the model's output."
         refuse(OWNER, "logits", "be a floating-point tensor", _kind(logits), remedy, TypeError)
     if logits.shape != (count, vocab_size):
-        shape, remedy = list(logits.shape), "Give one row for each row of the batch."
-        refuse(OWNER, "logits", f"have the shape [{count}, {vocab_size}]", shape, remedy)
+        remedy = how_to_fit("logits", logits.shape, vocab_size, vocab_size, "Give one row for each row of the batch.")
+        refuse(OWNER, "logits", f"have the shape [{count}, {vocab_size}]", list(logits.shape), remedy)
     _check_device("logits", logits, device)
 
 

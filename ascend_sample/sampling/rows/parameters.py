@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
-from ascend_sample._errors import check_instance, refuse
+from ascend_sample._errors import check_instance, how_to_convert, refuse
 from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
 from ascend_sample.sampling.requests.fields import Column
 from ascend_sample.sampling.requests.params import DISTRIBUTION, FIELDS
@@ -28,6 +28,9 @@ COLUMNS: Final[Mapping[str, Column]] = {
 TENSORS: Final = (*DISTRIBUTION, "seed", "position")
 """Those that a draw goes by."""
 DTYPES: Final = {name: getattr(torch, COLUMNS[name].dtype) for name in TENSORS}
+
+FIRST: Final = "Give the model's output as the first argument."
+"""What to do about logits that are something else."""
 
 
 class RowStatus(enum.IntEnum):
@@ -225,9 +228,11 @@ def check_logits(name: str, logits: object) -> None:
         ValueError: its shape is another.
     """
     if not isinstance(logits, Tensor):
-        refuse(name, "logits", "be a torch.Tensor", type(logits).__name__, "Use torch.as_tensor.", TypeError)
+        is_array = isinstance(logits, Sequence | np.ndarray)
+        remedy = "Convert them with torch.as_tensor(logits)." if is_array else FIRST
+        refuse(name, "logits", "be a torch.Tensor", type(logits).__name__, remedy, TypeError)
     if logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        remedy = "Convert with logits.float()."
+        remedy = "Convert them with logits.float()." if logits.is_floating_point() else FIRST
         refuse(name, "logits", "be float32, float16 or bfloat16", logits.dtype, remedy, TypeError)
     if logits.dim() != 2 or not 1 <= logits.shape[1] <= MAX_VOCAB_SIZE:
         rule = f"have shape [rows, vocab_size] with vocab_size in [1, {MAX_VOCAB_SIZE}]"
@@ -239,7 +244,7 @@ def check_column(name: str, field: str, tensor: object, logits: Tensor) -> None:
     dtype = DTYPES[field]
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
         got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        refuse(name, field, f"be a tensor of {dtype}", got, f"Convert with .to({dtype}).", TypeError)
+        refuse(name, field, f"be a tensor of {dtype}", got, how_to_convert(field, tensor, dtype), TypeError)
     if tensor.shape != logits.shape[:1]:
         rule = f"have one value for each of the {len(logits)} rows of logits"
         refuse(name, field, rule, f"shape {list(tensor.shape)}", f"Expand it with .expand({len(logits)}).")

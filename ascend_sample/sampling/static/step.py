@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
-from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
+from ascend_sample._errors import check_bool, check_device, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import chunk_lanes
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose, exponential_noise
@@ -129,6 +129,8 @@ class StaticStep:
             rule = f"be False with keep_ties, and with a largest_k above {LARGEST_FUSED_K}"
             refuse(NAME, "only_top_k", rule, True, "Leave it out: such rows race by segments.")
         self.logprobs_mode = LogprobsMode.named(NAME, logprobs_mode)
+        check_instance(NAME, "dtype", dtype, torch.dtype, "Give that of the logits.")
+        check_device(NAME, device)
         check_logits(NAME, torch.empty(1, vocab_size, dtype=dtype, device="meta"))
         self.keep_ties, self.only_top_k = keep_ties, only_top_k
         self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
@@ -319,8 +321,10 @@ class StaticStep:
         """
         vocab_size = self.logits.shape[1]
         if len(batch) > rows or batch.vocab_size != vocab_size:
-            rule = f"have at most {rows} rows of {vocab_size} ids"
-            refuse(name, "batch", rule, f"{len(batch)} of {batch.vocab_size}", "Make a step for it.")
+            rule, remedy = f"have at most {rows} rows of {vocab_size} ids", "Make a step for it."
+            if batch.vocab_size != vocab_size:
+                remedy = "Make both with the vocab_size of the model, and cut padding of its logits off."
+            refuse(name, "batch", rule, f"{len(batch)} of {batch.vocab_size}", remedy)
         if batch.device != self.logits.device:
             rule = f"be on the device of the step, {self.logits.device}"
             refuse(name, "batch", rule, batch.device, "Make the batch with device=step.logits.device.")
