@@ -12,6 +12,7 @@ is removed where an earlier build made it.
 
 import importlib.util
 import json
+import logging
 import os
 import platform
 import shlex
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -249,14 +251,16 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         # What takes longest comes first: the kernel for each instruction set, and what reads torch's headers.
         order = sorted(jobs, key=lambda key: (key[0] != "kernel", len(jobs[key][0].include_dirs) == 1))
         with ThreadPoolExecutor(self.jobs) as pool:
-            made = dict(zip(order, pool.map(lambda key: self.compile_one(*jobs[key]), order), strict=True))
+            compiled = pool.map(lambda number, key: self.compile_one(number, len(order), *jobs[key]), count(1), order)
+            made = dict(zip(order, compiled, strict=True))
         for ext in self.extensions:
             ext.made = [made[self.key_of(ext, source)] for source in ext.sources]
 
     def key_of(self, ext: Extension, source: str) -> tuple[str, str]:
         return ("kernel" if source in getattr(ext, "kernel_args", {}) else ext.name, source)
 
-    def compile_one(self, ext: Extension, source: str) -> str:
+    def compile_one(self, number: int, of: int, ext: Extension, source: str) -> str:
+        self.announce(f"compiling {number}/{of}: {source}", level=logging.INFO)  # pip shows it with -v
         folder = self.objects / ext.name.split(".")[-1] / Path(source).stem  # ninja's, which has one for each run
         of_kernel = getattr(ext, "kernel_args", {}).get(source)
         (made,) = self.compiler.compile(

