@@ -14,10 +14,10 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-device test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
+.PHONY: help demo test test-all test-device test-rows test-shards test-drafts test-statistics test-integrations test-engines \
   test-llama-cpp bench-llama-cpp \
   test-decoding-oracles build verify lint format \
-  sanitize fuzz test-aarch64 mutation wheel test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
+  sanitize fuzz test-aarch64 mutation wheel test-install test-matrix bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -29,12 +29,16 @@ demo: export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
 
-test: export ASCEND_SAMPLE_FORBID_SKIPS = 1
+# Tests run in a random order, whose seed the first lines name; a skip counts as a failure (tests/conftest.py).
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --randomly-dont-reset-seed --numprocesses $(WORKERS) --dist worksteal
+
 # Empty: modules are kept compiled, as tests start Python often.
-test: export PYTHONDONTWRITEBYTECODE =
-test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as a failure
-	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 25 -m "not alone"
-	$(RUN) -m pytest -m alone
+test test-all: export PYTHONDONTWRITEBYTECODE =
+test: lint  ## linters and the tests that a person waits for, in WORKERS (2) processes: minutes
+	$(PYTEST) --durations 25 -m "not long"
+
+test-all: lint  ## linters and all tests, those marked long too: many minutes
+	$(PYTEST) --durations 25
 
 test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draws and all planted faults: some minutes
 	$(RUN) tests/statistics/run.py
@@ -42,8 +46,8 @@ test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draw
 # What is made of torch's operators, on a device that torch has here beside the CPU: cuda, say.
 DEVICE ?= cuda
 test-device: $(BIN)/.tools  ## the tests of the layers, the operators and the adapters on DEVICE (cuda)
-	ASCEND_SAMPLE_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) \
-	  --dist worksteal -k $(DEVICE) tests/sampling tests/operators tests/decoding tests/integrations
+	ASCEND_SAMPLE_TEST_DEVICE=$(DEVICE) $(PYTEST) --allow-skips -k $(DEVICE) \
+	  tests/sampling tests/operators tests/decoding tests/integrations
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
 
@@ -87,8 +91,7 @@ test-install: wheel  ## pip install the package in environments of its own: the 
 test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
 	$(RUN) -m tests.matrix.run
 
-test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, 100,000 on the emulated NPU, 10,000 of each filter that transformers has beside its own
-	ASCEND_SAMPLE_RANGE_ROWS=10000 $(RUN) -m pytest tests/sampling/test_value_ranges.py -k transformers
+test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_rows.py --device npu --rows 100000
 
@@ -113,14 +116,6 @@ test-engines: $(BIN)/.tools  ## vLLM, SGLang and transformers as engines and as 
 
 test-llama-cpp: $(BIN)/.tools  ## filters, DRY, penalties, mirostat and adaptive-p beside llama.cpp's own, which is compiled once: minutes
 	$(RUN) -m tests.llama_cpp.run
-
-test-decoding: $(BIN)/.tools  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs; the published flattening of the operator's draws: minutes
-	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
-	  tests/decoding/onnx/test_onnx_transformers.py tests/examples/test_flattening.py
-
-test-collectives: $(BIN)/.tools  ## a rank of a group is killed 200 times, emulated and in a step of gloo: the others say so, and a new group works
-	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest -o timeout=1800 tests/hostcann/test_hccl.py \
-	  tests/sampling/vocabulary_parallel/test_groups.py
 
 test-decoding-oracles: $(BIN)/.tools  ## group beam and contrastive search beside transformers 4.49, in an environment of its own: at least 1 GB
 	$(RUN) -m tests.decoding_oracles.run

@@ -87,25 +87,29 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--allow-skips", action="store_true", help="a test that is skipped has not failed")
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With ASCEND_SAMPLE_FORBID_SKIPS=1 a test that was skipped has failed."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that was skipped has failed, but with --allow-skips."""
     report = yield
-    return report if hasattr(report, "wasxfail") else without_skip(report)
+    return report if hasattr(report, "wasxfail") else without_skip(report, item.config)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
     """The same for a module that skips itself."""
     report = yield
-    return without_skip(report)
+    return without_skip(report, collector.config)
 
 
-def without_skip(report: Any) -> Any:
-    """The report, which fails where it skips and that is forbidden."""
-    if report.skipped and os.environ.get("ASCEND_SAMPLE_FORBID_SKIPS") == "1":
+def without_skip(report: Any, config: pytest.Config) -> Any:
+    """The report, which fails where it skips and that is not allowed."""
+    if report.skipped and not config.getoption("allow_skips"):
         report.outcome = "failed"
-        report.longrepr = f"skipped, and skips are forbidden: {report.longrepr}"
+        report.longrepr = f"skipped, which counts as a failure without --allow-skips: {report.longrepr}"
     return report
 
 
