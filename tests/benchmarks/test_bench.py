@@ -99,7 +99,6 @@ class TestContestants:
         found = native.library().streaming_read([data.view(torch.float32)])
         assert found == (2**31 - 1 if whole else 0)
 
-    @pytest.mark.alone
     def test_the_core_alone_takes_time(self) -> None:
         batch = self.batch(cases.TOP_K_AND_P, torch.bfloat16, rows=1)
         time_core = contestants.subject(cases.CORE_ALONE, cases.TOP_K_AND_P, [batch])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,40 +16,34 @@ from ascend_sample import backend, info
 from ascend_sample.integrations._installed import engines
 from tests.support.user_process import run_python, run_python_warm
 
-INFO = "from ascend_sample.cli import main; raise SystemExit(main(['info']))"
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "first", "second"),
+    [
+        ("cpu", torch.float32, "cpu", "cpu"),
+        ("meta", torch.float32, "composite", "composite"),
+        ("npu", torch.float16, "aclnn", "aclnn"),
+        ("npu", torch.bfloat16, "aclnn", "aclnn"),
+        ("npu", torch.float32, "composite", "aclnn"),
+    ],
+)
+def test_route_of_each_operator(device: str, dtype: torch.dtype, first: str, second: str, npu: str) -> None:
+    logits = torch.zeros(1, 4, dtype=dtype, device=device)
+    routes = [ascend_sample.which_backend(logits, name) for name in ("top_k_top_p_sample", "top_k_top_p_sample_v2")]
+    assert [route.backend for route in routes] == [first, second]
+    assert ("float16 and bfloat16" in routes[0].reason) == (first != second)
 
 
-@pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])
-def test_cpu_tensors_go_to_the_kernel(operator: str) -> None:
-    route = ascend_sample.which_backend(torch.zeros(1, 4), operator)
-    assert route.backend == "cpu"
-    assert route.reason
-
-
-def test_operator_that_there_is_not() -> None:
+def test_what_has_no_route() -> None:
     with pytest.raises(ValueError, match=r"operator must be one of top_k_top_p_sample, .* got 'top_k'"):
         ascend_sample.which_backend(torch.zeros(1, 4), "top_k")
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_npu_route_of_the_second_operator(npu: str, dtype: torch.dtype) -> None:
-    logits = torch.zeros(1, 4, dtype=dtype, device=npu)
-    assert ascend_sample.which_backend(logits, "top_k_top_p_sample_v2").backend == "aclnn"
-
-
-def test_other_devices_use_the_composite() -> None:
-    assert ascend_sample.which_backend(torch.zeros(1, 4, device="meta")).backend == "composite"
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_npu_route(npu: str, dtype: torch.dtype) -> None:
-    assert ascend_sample.which_backend(torch.zeros(1, 4, dtype=dtype, device=npu)).backend == "aclnn"
-
-
-def test_float32_on_the_npu_uses_the_composite(npu: str) -> None:
-    route = ascend_sample.which_backend(torch.zeros(1, 4, device=npu))
-    assert route.backend == "composite"
-    assert "float16 and bfloat16" in route.reason
+    with pytest.raises(TypeError, match=r"which_backend: tensor must be a torch\.Tensor, got NoneType"):
+        ascend_sample.which_backend(None)  # type: ignore[arg-type]
+    with (
+        pytest.raises(ValueError, match=r"backend must be one of cpu, aclnn, .* got 'gpu'"),
+        ascend_sample.use_backend("gpu"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("name", backend.BACKENDS)
@@ -90,14 +85,6 @@ def test_a_block_inside_what_is_compiled() -> None:
     assert ascend_sample.which_backend(torch.zeros(1, 4)).reason != "forced"
 
 
-def test_unknown_backend() -> None:
-    with (
-        pytest.raises(ValueError, match=r"backend must be one of cpu, aclnn, .* got 'gpu'"),
-        ascend_sample.use_backend("gpu"),
-    ):
-        pass
-
-
 def test_variable_forces_a_backend() -> None:
     code = "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
     assert run_python_warm("-c", code, ASCEND_SAMPLE_BACKEND="reference").stdout.strip() == "reference"
@@ -106,16 +93,9 @@ def test_variable_forces_a_backend() -> None:
     assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
 
 
-@pytest.mark.parametrize(("command", "status"), [("info", 0), ("verify", 2), ("bench", 2)])
-def test_commands_say_that_no_backend_has_the_name_of_the_variable(command: str, status: int) -> None:
-    run = f"from ascend_sample.cli import main; raise SystemExit(main(['{command}']))"
-    finished = run_python_warm("-c", run, ASCEND_SAMPLE_BACKEND="nonsense")
-    assert (finished.returncode, finished.stderr) == (status, "")
-    assert ": ascend_sample: ASCEND_SAMPLE_BACKEND must be one of cpu, aclnn" in finished.stdout
-
-
 LEAVES_TORCH_NPU_ALONE = (
-    "import ascend_sample, sys, os, torch; "
+    "import ascend_sample.sampling, ascend_sample.decoding, sys, os, torch; "
+    "assert 'torch._dynamo' not in sys.modules; "  # large, and most programs never compile
     "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
     "print(ascend_sample.top_k_top_p_sample(torch.tensor([[0., 1.]]), 1, None).logits_select_idx.tolist())"
 )
@@ -135,12 +115,36 @@ def test_import_without_cann(code: str, printed: str) -> None:
     assert (finished.stdout.strip(), finished.stderr) == (printed, "")
 
 
+def run_command(words: list[str], before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    code = f"{before}from ascend_sample.cli import main; raise SystemExit(main({words}))"
+    return run_python_warm("-c", code, **environment)
+
+
 def test_info_without_cann() -> None:
-    finished = run_python_warm("-c", INFO)
+    finished = run_command(["info"], ASCEND_SAMPLE_CPU_CAPABILITY="sse9")
     assert finished.returncode == 0, finished.stderr
     assert "not loaded (lib" in finished.stdout
     assert "python -m ascend_sample.hostcann run" in finished.stdout
     assert "cpu bfloat16" in finished.stdout
+    assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "status"),
+    [
+        (["info"], "BACKEND", 0),
+        (["bench"], "BACKEND", 2),
+        (["verify", "--json"], "CPU_CAPABILITY", 2),
+        (["report", "--file"], "CPU_CAPABILITY", 2),
+    ],
+)
+def test_commands_name_a_variable_that_they_cannot_obey(
+    words: list[str], variable: str, status: int, tmp_path: Path
+) -> None:
+    name = f"ASCEND_SAMPLE_{variable}"
+    finished = run_command([*words, *([str(tmp_path / "file")] if words[1:] else [])], **{name: "nonsense"})
+    assert (finished.returncode, finished.stderr) == (status, "")
+    assert f": {'ascend_sample: ' if variable == 'BACKEND' else ''}{name} must be one of " in finished.stdout
 
 
 @pytest.mark.parametrize(
@@ -163,26 +167,6 @@ def test_info_shows_the_code_path_of_the_cpu_kernel() -> None:
     assert forced.stdout.strip() == "plain (forced by ASCEND_SAMPLE_CPU_CAPABILITY)"
 
 
-def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
-    finished = run_python_warm(
-        "-c",
-        INFO,
-        ASCEND_SAMPLE_CPU_CAPABILITY="sse9",
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
-
-
-@pytest.mark.parametrize(("command", "option"), [("verify", "--json"), ("bench", "--json"), ("report", "--file")])
-def test_commands_refuse_a_code_path_that_cannot_be_forced(command: str, option: str, tmp_path: Path) -> None:
-    words = [command, option, str(tmp_path / "file")]
-    run = f"from ascend_sample.cli import main; raise SystemExit(main({words}))"
-    finished = run_python_warm("-c", run, ASCEND_SAMPLE_CPU_CAPABILITY="sse9")
-    assert (finished.returncode, finished.stderr) == (2, "")
-    (said,) = finished.stdout.splitlines()
-    assert said.startswith(f"{command}: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain")
-
-
 def test_an_interrupt_ends_a_command_in_one_line() -> None:
     interrupted = "from signal import *; signal(SIGINT, default_int_handler); "  # a job in the background ignores it
     interrupted += "from ascend_sample import cli, info; info.collect = lambda: raise_signal(SIGINT); "
@@ -192,32 +176,16 @@ def test_an_interrupt_ends_a_command_in_one_line() -> None:
     assert finished.stderr == "KeyboardInterrupt\n"
 
 
-@pytest.mark.parametrize("command", ["ascend_sample.cli", "ascend_sample.hostcann.__main__"])
-def test_a_reader_of_info_may_have_enough(command: str) -> None:
+def test_a_reader_of_info_may_have_enough() -> None:
     closed = "import os; ends = os.pipe(); os.dup2(ends[1], 1); os.close(ends[0]); "
-    finished = run_python_warm("-c", closed + INFO.replace("ascend_sample.cli", command))
+    finished = run_command(["info"], closed)
     assert (finished.returncode, finished.stderr) == (141, "")
 
 
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("ascend_sample.cli", ["info"]),
-        ("ascend_sample.cli", ["verify", "--device", "cpu", "--batch", "0"]),
-        ("ascend_sample.cli", ["bench", "--vocab-size", "8", "--batch", "1"]),
-        ("ascend_sample.hostcann.__main__", ["info"]),
-    ],
-)
-def test_nobody_need_see_what_a_command_prints(module: str, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["info"], ["bench", "--vocab-size", "8", "--batch", "1"]])
+def test_nobody_need_see_what_a_command_prints(words: list[str]) -> None:
     """As with `>&- 2>&-` of a shell."""
-    closed = "import sys; sys.stdout = sys.stderr = None; "
-    finished = run_python_warm("-c", closed + f"from {module} import main; sys.exit(main({words}))")
-    assert finished.returncode == 0
-
-
-def test_a_route_is_that_of_a_tensor() -> None:
-    with pytest.raises(TypeError, match=r"which_backend: tensor must be a torch\.Tensor, got NoneType"):
-        ascend_sample.which_backend(None)  # type: ignore[arg-type]
+    assert run_command(words, "import sys; sys.stdout = sys.stderr = None; ").returncode == 0
 
 
 def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
@@ -225,11 +193,10 @@ def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["engines"].keys() == engines().keys()
     assert "EMULATED" in facts["npu"]["CANN"]
-    assert facts["npu"]["aclnnTopKTopPSample"].endswith(".so")
-    assert facts["npu"]["aclnnTopKTopPSampleV2"].endswith(".so")
-    assert facts["routes"]["npu float32 V2"].startswith("aclnn")
+    for operator, float32 in {"": "composite", " V2": "aclnn"}.items():
+        assert facts["npu"][f"aclnnTopKTopPSample{operator.strip()}"].endswith(".so")
+        assert facts["routes"][f"npu float32{operator}"].startswith(float32)
     assert facts["routes"]["npu bfloat16"].startswith("aclnn")
-    assert facts["routes"]["npu float32"].startswith("composite")
 
 
 @pytest.mark.parametrize(
@@ -272,11 +239,3 @@ def test_info_says_which_engine_is_served(
         monkeypatch.setenv(variable, value)
     monkeypatch.syspath_prepend(tmp_path)
     assert engines()[engine].startswith(told)
-
-
-def test_the_import_leaves_torchs_compiler_out() -> None:
-    """It is large, and most programs never compile."""
-    program = run_python(
-        "import ascend_sample.sampling, ascend_sample.decoding, sys; print('torch._dynamo' in sys.modules)"
-    )
-    assert program.stdout == "False\n", program.stderr

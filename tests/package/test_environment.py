@@ -25,6 +25,7 @@ def _without_cann(npu: str) -> None:
     skip_beside_a_real_cann()
 
 
+@pytest.mark.long
 def test_documented_models_of_transformers() -> None:
     """What the documents show of them, in a process where nothing was imported before it."""
     sessions = [
@@ -40,6 +41,7 @@ def test_documented_models_of_transformers() -> None:
     assert finished.stdout.endswith("\nall ran\n")  # behind what the streamer prints
 
 
+@pytest.mark.long
 def test_transformers_before_ascend_sample() -> None:
     """The models cannot be imported before; the error does not stay when ascend_sample comes after all."""
     code = f"""
