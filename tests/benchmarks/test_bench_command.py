@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from ascend_sample import cli, hostcann, parity, use_backend
+from ascend_sample import cli, hostcann, use_backend
 from ascend_sample.bench import run as user_bench
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
-from benchmarks import npu_call
-from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
-from tests.support.user_process import run_python
 
 TINY = Budget(seconds=0.01, sample_seconds=1e-4, most_rounds=3)
 
@@ -38,14 +33,6 @@ class TestTiming:
         found = Statistics.of([5.0, 1.0, 2.0, 3.0, 4.0], calls_per_round=7)
         assert found == Statistics(3.0, 2.0, 4.0, 1.0, rounds=5, calls_per_round=7)
         assert found.spread == pytest.approx(2 / 3)
-
-    def test_one_sample_is_its_own_quartiles(self) -> None:
-        assert Statistics.of([2.0]) == Statistics(2.0, 2.0, 2.0, 2.0, 1, 1)
-
-    def test_each_call_is_counted_once(self) -> None:
-        found = measure({"fast": Clock("fast", 1e-5, []), "slow": Clock("slow", 0.5, [])}, Budget(seconds=1.0))
-        assert found["fast"].median == pytest.approx(1e-5)
-        assert found["slow"].median == pytest.approx(0.5)
 
     def test_fast_subjects_loop_and_slow_ones_have_the_fewest_rounds(self) -> None:
         budget = Budget(seconds=1.0, sample_seconds=1e-3, fewest_rounds=3, most_rounds=40)
@@ -82,11 +69,6 @@ class TestTiming:
     def test_rotation_goes_round(self) -> None:
         call = rotate(lambda value: value, [(1,), (2,), (3,)])
         assert [call() for _ in range(5)] == [1, 2, 3, 1, 2]
-        assert rotate(lambda value: value, [(7,)])() == 7
-
-    def test_share_of_other_processes(self) -> None:
-        share = Watch().share_of_others()
-        assert share is None or 0 <= share <= 1
 
 
 class TestUserCommand:
@@ -102,20 +84,11 @@ class TestUserCommand:
             assert printed.count(name) >= 2
         assert "EMULATED" not in printed
 
-    @pytest.mark.parametrize("words", [("--k", "0"), ("--p", "1"), ("--k", "0", "--p", "1"), ("--cold",)])
-    def test_filters_and_cold_data(
-        self, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_filters_and_cold_data(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(user_bench, "COLD_BYTES", 1000)
-        assert self.run("--batch", "2", *words) == 0
+        assert self.run("--batch", "2", "--k", "0", "--p", "1", "--cold") == 0
         printed = capsys.readouterr().out
-        assert ("no top-k" in printed) == ("--k" in words)
-        assert ("no top-p" in printed) == ("--p" in words)
-        assert ("other logits in every call" in printed) == ("--cold" in words)
-
-    def test_an_odd_vocabulary_is_read_too(self) -> None:
-        logits = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.bfloat16)
-        assert user_bench._read(logits).item() == 3
+        assert all(said in printed for said in ("no top-k", "no top-p", "other logits in every call"))
 
     def test_json(self, tmp_path: Path) -> None:
         path = tmp_path / "figures.json"
@@ -124,14 +97,6 @@ class TestUserCommand:
         assert figures["options"]["vocab_size"] == 64
         assert figures["options"]["emulated"] is False
         assert figures["seconds"]["2"][user_bench.OPERATOR]["median"] > 0
-
-    def test_threads(self, capsys: pytest.CaptureFixture[str]) -> None:
-        before = torch.get_num_threads()
-        try:
-            assert self.run("--batch", "1", "--threads", "1") == 0
-        finally:
-            torch.set_num_threads(before)
-        assert "cpu, 1 threads" in capsys.readouterr().out
 
     def test_emulation_is_called_so(self, npu: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.run("--batch", "2", "--device", npu) == 0
@@ -143,26 +108,13 @@ class TestUserCommand:
             (said,) = capsys.readouterr().out.splitlines()
             assert f"bench: --device must be one that torch can use here, got {device}: " in said
 
-    def test_no_npu(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setattr(parity.environment, "has_npu", lambda: False)
-        for device in ("npu", "npu:1"):
-            assert self.run("--device", device) == 2
-            assert "hostcann run python -m ascend_sample bench --device npu" in capsys.readouterr().out
-
     def test_a_forced_backend_that_does_not_serve_the_device(self, capsys: pytest.CaptureFixture[str]) -> None:
         with use_backend("aclnn"):
             assert self.run() == 2
         assert capsys.readouterr().out.startswith("bench: top_k_top_p_sample: the forced backend aclnn cannot serve")
 
     @pytest.mark.parametrize(
-        "words",
-        [
-            ("--vocab-size", "2000000"),
-            ("--vocab-size", "many"),
-            ("--batch", "0"),
-            ("--threads", "100000000000"),
-            ("--json", "no/such/folder/file"),
-        ],
+        "words", [("--vocab-size", "2000000"), ("--batch", "0"), ("--json", "no/such/folder/file")]
     )
     def test_bad_options(self, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
@@ -174,14 +126,3 @@ class TestUserCommand:
         lines = user_bench.table(results, 1_000_000).splitlines()
         assert [line.split()[0] for line in lines if "left out" in line] == ["composite", "reference"]
         assert lines[1].split()[-1] == "1.0"  # a megabyte in a millisecond is 1 GB/s
-
-
-def test_no_decile_lies_beyond_the_times() -> None:
-    assert npu_call.spread([1e-6, 11e-6]) == "2.0..10.0"
-
-
-def test_what_a_call_costs_on_an_npu_is_measured_on_hostcann_alone() -> None:
-    path = str(ROOT / "benchmarks" / "npu_call.py")
-    finished = run_python(f"import runpy; runpy.run_path({path!r}, run_name='__main__')", PYTHONPATH=str(ROOT))
-    assert finished.returncode == 1
-    assert finished.stderr.startswith("Run `make bench-npu`, or this file through")
