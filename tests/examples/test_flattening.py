@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -41,19 +40,11 @@ def test_distance_by_hand() -> None:
     assert flattening.total_variation(pair).item() == pytest.approx(0.842 - 0.657, abs=1e-3)
 
 
-def test_counted_draws() -> None:
-    logits = torch.tensor([0.80, 0.15, 0.05]).log()
-    by_layer, by_operator = flattening.count_draws(logits, 5000)
-    for counts, share in ((by_layer, 0.842), (by_operator, 0.657)):
-        assert counts.sum() == 5000
-        assert counts[2] == 0
-        assert abs(counts[0] / 5000 - share) < 5 * (share * (1 - share) / 5000) ** 0.5
-
-
+@pytest.mark.long
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
-def test_as_a_user_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ASCEND_SAMPLE_DECODING=long, of a model that is trained as long as a user's, beside what is published."""
-    is_whole = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_as_a_user_runs_it(is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that is trained for a moment, and of one that is trained as long as a user's, beside the published."""
     if is_whole:
         monkeypatch.delenv("LANGUAGE_MODEL_STEPS")
     file = tmp_path / "flattening.json"

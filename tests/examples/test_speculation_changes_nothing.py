@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from ascend_sample.decoding import speculative_sample
-from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user, skip_beside_a_real_cann
 
 pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")
 
@@ -69,22 +68,10 @@ def test_another_text_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "The texts DIFFER." in output
 
 
-@pytest.mark.parametrize(("tokens", "message"), [("0", "--tokens must be >= 1, got 0"), ("64", "must fit the context")])
-def test_wrong_lengths_are_refused(
-    tokens: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_text_beyond_the_context_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        run(monkeypatch, "--device", "cpu", "--tokens", tokens)
+        run(monkeypatch, "--device", "cpu", "--tokens", "64")
     assert refused.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
-def test_as_a_user_runs_it(npu: str) -> None:
-    skip_beside_a_real_cann()
-    output = run_as_user(
-        str(EXAMPLES / "speculation_changes_nothing.py"), "--tokens", "12", seconds=TRAINING_LIMIT_SECONDS
-    )
-    assert "The NPU is EMULATED" in output
-    assert len(ROW.findall(output)) == 2 * len(example.PARAMS)
-    assert "The texts are THE SAME, whatever is proposed." in output
+    assert "must fit the context" in capsys.readouterr().err

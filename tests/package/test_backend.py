@@ -88,9 +88,6 @@ def test_a_block_inside_what_is_compiled() -> None:
 def test_variable_forces_a_backend() -> None:
     code = "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
     assert run_python_warm("-c", code, ASCEND_SAMPLE_BACKEND="reference").stdout.strip() == "reference"
-    failed = run_python_warm("-c", code, ASCEND_SAMPLE_BACKEND="nonsense")
-    assert failed.returncode != 0
-    assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
 
 
 LEAVES_TORCH_NPU_ALONE = (
@@ -99,20 +96,11 @@ LEAVES_TORCH_NPU_ALONE = (
     "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
     "print(ascend_sample.top_k_top_p_sample(torch.tensor([[0., 1.]]), 1, None).logits_select_idx.tolist())"
 )
-WITHOUT_TORCH_NPU = (
-    "import sys; sys.modules['torch_npu'] = None\n"
-    "import importlib.util as u; find = u.find_spec\n"
-    "u.find_spec = lambda name, *rest: None if name == 'torch_npu' else find(name, *rest)\n"
-    "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
-    "del sys.modules['torch_npu']\n"
-    "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
-)
 
 
-@pytest.mark.parametrize(("code", "printed"), [(LEAVES_TORCH_NPU_ALONE, "[1]"), (WITHOUT_TORCH_NPU, "cpu")])
-def test_import_without_cann(code: str, printed: str) -> None:
-    finished = run_python(code)
-    assert (finished.stdout.strip(), finished.stderr) == (printed, "")
+def test_import_without_cann() -> None:
+    finished = run_python(LEAVES_TORCH_NPU_ALONE)
+    assert (finished.stdout.strip(), finished.stderr) == ("[1]", "")
 
 
 def run_command(words: list[str], before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
