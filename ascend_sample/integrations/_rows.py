@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,13 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._broken_logits import say_seen
 from ascend_sample.sampling import KeptSets
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.functional import placement_for_tokens, sample_with, tokens_with
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows import table
-from ascend_sample.sampling.rows.parameters import DTYPES, Facts, RowParameters, check_logits
+from ascend_sample.sampling.rows.parameters import DTYPES, Facts, RowParameters, RowStatus, check_logits
 from ascend_sample.sampling.step.distribution import Distributions, filter_logits, kept_logits
 from ascend_sample.sampling.step.kept import KeptRows
 from ascend_sample.sampling.step.serving import Placement, serve, serve_without_status
@@ -29,6 +31,7 @@ def draw(
     position: Tensor,
     keep_ties: bool = False,
     facts: Facts | None = None,
+    greedy: Callable[[], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> Tensor:
     """Draws one token a row with `sample_rows`, from parameters in the dtypes in which engines have them.
@@ -40,13 +43,15 @@ def draw(
         keep_ties: top-k keeps every logit that is equal to the k-th.
         facts: what the host knows of the parameters, so that a device's fused operators can serve the rows: these are
             read there then, and parameters tell which are on.
+        greedy: returns which rows are greedy, bool [rows]: where such a row has a NaN, its id is the token, as it is in
+            the steps that an engine serves by an argmax. None: a NaN counts as -inf in all rows.
         parameters: those that shape the distribution, [rows] each; None is off.
 
     Returns:
         int64 [rows].
     """
     given: dict[str, Any] = {"seed": seed, "position": position, "keep_ties": keep_ties, "facts": facts, **parameters}
-    return drawn_with(logits, None, **given)[0]
+    return drawn_with(logits, None, greedy=greedy, **given)[0]
 
 
 class Asking(NamedTuple):
@@ -65,9 +70,12 @@ def drawn_with(
     keep_ties: bool = False,
     facts: Facts | None = None,
     largest_k: int | None = None,
+    greedy: Callable[[], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> tuple[Tensor, KeptSets | None]:
     """Does what `draw` does, and returns what was kept of the rows that ask for it.
+
+    On a CPU it warns of broken logits, whose statuses are there; on a device somebody would have to wait for them.
 
     ``largest_k`` is as of `tokens_with`, and says nothing of what is kept.
     """
@@ -87,11 +95,22 @@ def drawn_with(
         given |= {name: tensor.to(DTYPES[name]) for name, tensor in on.items()}
         given |= {"seed": seed, "position": position}
         rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
-    if asking is None:
-        return tokens_with(logits, rows, keep_ties, keys, largest_k), None
-    kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
-    drawn = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
-    return drawn.token_ids, kept.sets(logits, drawn.status)
+    if asking is None and not logits.is_cpu:
+        return _with_nan(logits, tokens_with(logits, rows, keep_ties, keys, largest_k), None, greedy), None
+    kept = None
+    if asking is not None:
+        kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
+    token_ids, status = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
+    if logits.is_cpu:
+        say_seen(status)
+    return _with_nan(logits, token_ids, status, greedy), None if kept is None else kept.sets(logits, status)
+
+
+def _with_nan(logits: Tensor, token_ids: Tensor, status: Tensor | None, greedy: Callable[[], Tensor] | None) -> Tensor:
+    """Returns the tokens, with an argmax of the greedy rows: on a CPU if a row has a NaN, on a device in any case."""
+    if greedy is None or (logits.is_cpu and not (status == RowStatus.NAN_SEEN).any()):
+        return token_ids
+    return torch.where(greedy(), logits.argmax(1), token_ids)
 
 
 class UniformRows:
@@ -124,7 +143,9 @@ class UniformRows:
         check_logits("sample_rows", logits)
         placement = self._placement_of(logits, seed)
         if logits.is_cpu:
-            return serve([logits], placement, position, self.keep_ties, Purpose.DRAW).token_ids
+            token_ids, status = serve([logits], placement, position, self.keep_ties, Purpose.DRAW)
+            say_seen(status)
+            return token_ids
         return serve_without_status(logits, placement, None, Purpose.DRAW, DrawKeys(seed.numpy(), position.numpy()))
 
     def filter(self, logits: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._broken_logits import has_nan, say_seen_at
 from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._late_tensors import LateLogprobs, source_of
 from ascend_sample.integrations._replacing import replacing
@@ -50,6 +51,13 @@ def install_sampler(sampler: type[Any] | None) -> None:
     if looks_up_named is not None and "logprobs" in inspect.signature(looks_up_named).parameters:  # logits before 0.22
         _replace(sampler, "gather_specific_token_logprobs", gather_specific_token_logprobs)
 
+    @replacing(sampler, "greedy_sample")
+    def best_and_say(own: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+        token_ids = own(logits)
+        if logits.is_cpu:
+            say_seen_at(logits, token_ids)
+        return token_ids
+
     @replacing(sampler, "forward")
     def forward(
         own: Callable[..., Any], self: Any, logits: Tensor, sampling_metadata: Any, *more: Any, **named: Any
@@ -57,11 +65,12 @@ def install_sampler(sampler: type[Any] | None) -> None:
         asked = sampling_metadata
         if not logits.is_cpu or (asked.max_num_logprobs is None and not names_ids(asked)):
             return own(self, logits, asked, *more, **named)
-        token = _may_wait.set(_leaves_logits(self, logits, asked))
+        tokens = _may_wait.set(_leaves_logits(self, logits, asked)), has_nan.set(False)
         try:
             return own(self, logits, asked, *more, **named)
         finally:
-            _may_wait.reset(token)
+            _may_wait.reset(tokens[0])
+            has_nan.reset(tokens[1])
 
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
@@ -97,7 +106,14 @@ def sample(
     if min_p is not None and asked.top_p is not None:
         min_p = _apply_before_top_p(logits, temperature, min_p, asked.top_p)
     filters = {"top_k": asked.top_k, "top_p": asked.top_p, "min_p": min_p}
-    drawn = draw_here(sampler.topk_topp_sampler, logits, asked.generators, temperature=temperature, **filters)
+    drawn = draw_here(
+        sampler.topk_topp_sampler,
+        logits,
+        asked.generators,
+        greedy=None if asked.all_random else lambda: temperature == 0,
+        temperature=temperature,
+        **filters,
+    )
     return drawn, None
 
 
@@ -168,18 +184,22 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor, name
     """Looks up the best tokens, the given ones and their ranks, in one read: of draws, of prompts and of drafts.
 
     Args:
-        logprobs: floats [rows, vocab_size]; NaN counts as -inf.
+        logprobs: floats [rows, vocab_size].
         num_logprobs: how many of the best are wanted.
         token_ids: int64 [rows], the tokens that come first.
         named: int64 [rows, ids], those that come last; None: there are none.
 
     Returns:
-        vLLM's `LogprobsTensors`. Of equals the lowest ids come first.
+        vLLM's `LogprobsTensors`. Of equals the lowest ids come first. None where vLLM does it: a row has a NaN, which
+        the operator would count as -inf.
     """
     outputs = importlib.import_module("vllm.v1.outputs")
     logits = source_of(logprobs, LateLogprobs)
     given = logprobs if logits is None else logits
     is_late = logits is not None
+    was_seen = has_nan.get() if is_late else None  # by the draw, of these very logits
+    if given.sum().isnan() if was_seen is None else was_seen:
+        return None
     values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
         given, None, token_ids, num_logprobs, is_late, named=named
     )
@@ -206,6 +226,8 @@ def gather_specific_token_logprobs(
         named[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device="cpu")
         is_named[row, : len(ids)] = True
     found = gather_logprobs(logprobs, 0, sampled, named)
+    if found is None:
+        return None
     found.logprobs[:, 1:].masked_fill_(~is_named, -torch.inf)
     return found
 

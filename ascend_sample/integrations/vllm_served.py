@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Generator, Tensor
@@ -25,6 +26,7 @@ def draw_here(
     logits: Tensor,
     generators: Mapping[int, Generator],
     facts: Facts | None = None,
+    greedy: Callable[[], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> Tensor:
     """Draws one token a row for an engine's sampler of top-k and top-p, and counts it.
@@ -34,14 +36,16 @@ def draw_here(
         logits: float [rows, vocab_size]; not changed.
         generators: of the rows whose requests have a seed.
         facts: as of `draw`.
-        parameters: as of `draw`.
+        greedy: likewise.
+        parameters: likewise.
 
     Returns:
         int64 [rows].
     """
     seed, position = sampler.seed_source.take(len(logits), generators)
     count(len(logits))
-    return draw(logits, **parameters, keep_ties=sampler.keep_ties, seed=seed, position=position, facts=facts)
+    own = {"keep_ties": sampler.keep_ties, "seed": seed, "position": position}
+    return draw(logits, **parameters, **own, facts=facts, greedy=greedy)
 
 
 class Served(NamedTuple):
@@ -76,8 +80,12 @@ def served() -> Served:
 
 
 def count(rows: int) -> None:
-    """Counts a step of so many rows."""
+    """Counts a step of so many rows, and logs the first one beneath vLLM's logger."""
     global _served
+    if not _served.steps:
+        logging.getLogger("vllm.ascend_sample").info(
+            "ascend_sample has drawn in this process: %d rows, at first.", rows
+        )
     _served = Served(_served.steps + 1, _served.rows + rows)
 
 

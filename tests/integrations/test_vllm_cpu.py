@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations import _broken_logits, vllm_cpu
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_cpu
 from tests.integrations import vllm_stand_ins
 from tests.integrations.vllm_split_engine import LogitBiasLogitsProcessor, MinPLogitsProcessor
 from tests.integrations.vllm_stand_ins import LogitsProcessors, SamplerOutput, SamplingMetadata
@@ -243,6 +243,25 @@ def test_rows_of_nan_or_nothing_hurt_no_other(vllm: Installed) -> None:
     together = drawn([0, 1, 2, 3])
     assert [together[0], together[3]] == drawn([0, 3])
     assert len(set(together)) > 1
+
+
+def test_a_greedy_row_gets_the_id_of_its_nan_beside_others_too(
+    vllm: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As vLLM's argmax takes it in a step of greedy rows alone; logprobs are vLLM's NaN, and somebody is told once."""
+    monkeypatch.setattr(_broken_logits, "_seen", set())
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor([[1.0, 3.0, nan, 2.0], [1.0, 3.0, nan, 2.0], [inf, 2.0, 3.0, inf]])
+    beside = {"temperature": torch.tensor([0.0, 1.0, 0.0]), "top_k": torch.tensor([4, 1, 4], dtype=torch.int32)}
+    with pytest.warns(UserWarning, match="a NaN") as told:
+        alone = vllm.sampler()(logits.clone(), asked_of(3, temperature=None, max_num_logprobs=1))
+    assert len(told) == 2  # of +inf too
+    mixed = vllm.sampler()(logits.clone(), asked_of(3, **beside, max_num_logprobs=1))
+    assert alone.sampled_token_ids[:, 0].tolist() == [2, 2, 0]
+    assert mixed.sampled_token_ids[:, 0].tolist() == [2, 1, 0]
+    of_prompt = vllm.sampler.gather_logprobs(vllm.sampler.compute_logprobs(logits), 1, torch.tensor([1, 1, 1]))
+    for found in (alone.logprobs_tensors, mixed.logprobs_tensors, of_prompt):
+        assert found.logprobs[:2].isnan().all()
 
 
 class Foreign:

@@ -141,7 +141,7 @@ class Sampler(nn.Module):
         return edit(logits, sampling_metadata, [*range(len(logits))], outputs)
 
     def sample(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> tuple[Tensor, Tensor | None]:
-        best = logits.argmax(1)
+        best = self.greedy_sample(logits)
         if sampling_metadata.temperature is None:
             return best, logits if self.logprobs_mode.startswith("processed") else None
         temperature = sampling_metadata.temperature
@@ -152,6 +152,10 @@ class Sampler(nn.Module):
             logits = processor.apply(logits)
         token_ids, reported = self.topk_topp_sampler(logits, asked.generators, asked.top_k, asked.top_p)
         return torch.where(is_greedy, best, token_ids), reported
+
+    @staticmethod
+    def greedy_sample(logits: Tensor) -> Tensor:
+        return logits.argmax(dim=-1).view(-1)
 
     @staticmethod
     def apply_temperature(logits: Tensor, temperature: Tensor, all_random: bool) -> Tensor:
