@@ -43,8 +43,8 @@ def draw(
         keep_ties: top-k keeps every logit that is equal to the k-th.
         facts: what the host knows of the parameters, so that a device's fused operators can serve the rows: these are
             read there then, and parameters tell which are on.
-        greedy: returns which rows are greedy, bool [rows]: where such a row has a NaN, its id is the token, as it is in
-            the steps that an engine serves by an argmax. None: a NaN counts as -inf in all rows.
+        greedy: returns which rows are greedy, bool [rows]: where such a row on the CPU has a NaN, its id is the token,
+            as in the steps that an engine serves by an argmax. None: a NaN counts as -inf in all rows.
         parameters: those that shape the distribution, [rows] each; None is off.
 
     Returns:
@@ -75,7 +75,7 @@ def drawn_with(
 ) -> tuple[Tensor, KeptSets | None]:
     """Does what `draw` does, and returns what was kept of the rows that ask for it.
 
-    On a CPU it warns of broken logits, whose statuses are there; on a device somebody would have to wait for them.
+    On a CPU it warns of broken logits. A device's statuses would take a pass over the logits, and a wait.
 
     ``largest_k`` is as of `tokens_with`, and says nothing of what is kept.
     """
@@ -96,21 +96,16 @@ def drawn_with(
         given |= {"seed": seed, "position": position}
         rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
     if asking is None and not logits.is_cpu:
-        return _with_nan(logits, tokens_with(logits, rows, keep_ties, keys, largest_k), None, greedy), None
+        return tokens_with(logits, rows, keep_ties, keys, largest_k), None
     kept = None
     if asking is not None:
         kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
     token_ids, status = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
     if logits.is_cpu:
         say_seen(status)
-    return _with_nan(logits, token_ids, status, greedy), None if kept is None else kept.sets(logits, status)
-
-
-def _with_nan(logits: Tensor, token_ids: Tensor, status: Tensor | None, greedy: Callable[[], Tensor] | None) -> Tensor:
-    """Returns the tokens, with an argmax of the greedy rows: on a CPU if a row has a NaN, on a device in any case."""
-    if greedy is None or (logits.is_cpu and not (status == RowStatus.NAN_SEEN).any()):
-        return token_ids
-    return torch.where(greedy(), logits.argmax(1), token_ids)
+        if greedy is not None and (status == RowStatus.NAN_SEEN).any():
+            token_ids = torch.where(greedy(), logits.argmax(1), token_ids)
+    return token_ids, None if kept is None else kept.sets(logits, status)
 
 
 class UniformRows:

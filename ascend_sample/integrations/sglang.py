@@ -169,11 +169,10 @@ def _drawn_with(
         found: Tensor = sampling_info.top_ks == 1
         return found if rows_of_each == 1 else found.repeat_interleave(rows_of_each)
 
-    has_greedy = top_k is not None and (facts is None or bool((facts["top_k"] == 1).any()))
     return drawn_with(
         logits,
         asking,
-        greedy=is_greedy if has_greedy else None,
+        greedy=is_greedy,
         temperature=spread(temperature),
         top_k=spread(top_k),
         top_p=spread(top_p),

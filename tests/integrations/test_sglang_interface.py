@@ -73,6 +73,21 @@ def test_greedy_rows_and_top_k() -> None:
         assert ids[2] in logits[2].topk(3).indices
 
 
+@pytest.mark.parametrize("rows_of_each", [1, 2])
+def test_a_greedy_row_gets_the_id_of_its_nan(rows_of_each: int) -> None:
+    """As SGLang's argmax takes it in a batch of greedy requests; what is drawn passes it over."""
+    logits = torch.tensor([1.0, 3.0, torch.nan, 2.0]).repeat(rows_of_each * 2, 1)
+    greedy = info(
+        temperatures=torch.ones(2, 1),
+        top_ks=torch.tensor([1, 2], dtype=torch.int32),
+        top_ps=torch.tensor([1.0, 0.1]),
+        min_ps=torch.zeros(2),
+        sampling_seed=torch.arange(2),
+    )
+    found = adapter._drawn(logits, greedy, torch.arange(2 * rows_of_each), rows_of_each)
+    assert found.tolist() == [2] * rows_of_each + [1] * rows_of_each
+
+
 def test_seeds_decide() -> None:
     first, again = (forward(info())[1][0] for _ in range(2))
     assert torch.equal(first, again)
