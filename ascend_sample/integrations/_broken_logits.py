@@ -6,6 +6,7 @@ import warnings
 from contextvars import ContextVar
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from ascend_sample.sampling.draws.weights import StatusConstants, status_of
@@ -43,8 +44,8 @@ def say_seen_at(logits: Tensor, best_ids: Tensor) -> None:
 
     Args:
         logits: float [rows, vocab_size] on the CPU.
-        best_ids: int64 [rows].
+        best_ids: [rows], what the argmax found.
     """
-    largest = logits.gather(1, best_ids.view(-1, 1))
+    largest = logits.gather(1, best_ids.to(torch.int64).view(-1, 1))
     if not largest.isfinite().all():
         say_seen(status_of(largest, StatusConstants.like(largest)))

@@ -31,7 +31,7 @@ def draw(
     position: Tensor,
     keep_ties: bool = False,
     facts: Facts | None = None,
-    greedy: Callable[[], Tensor] | None = None,
+    at_nan: Callable[[Tensor], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> Tensor:
     """Draws one token a row with `sample_rows`, from parameters in the dtypes in which engines have them.
@@ -43,15 +43,15 @@ def draw(
         keep_ties: top-k keeps every logit that is equal to the k-th.
         facts: what the host knows of the parameters, so that a device's fused operators can serve the rows: these are
             read there then, and parameters tell which are on.
-        greedy: returns which rows are greedy, bool [rows]: where such a row on the CPU has a NaN, its id is the token,
-            as in the steps that an engine serves by an argmax. None: a NaN counts as -inf in all rows.
+        at_nan: takes the tokens where a row on the CPU has a NaN, and returns them with the engine's own argmax in the
+            place of those of greedy rows. None: a NaN counts as -inf in these too.
         parameters: those that shape the distribution, [rows] each; None is off.
 
     Returns:
         int64 [rows].
     """
     given: dict[str, Any] = {"seed": seed, "position": position, "keep_ties": keep_ties, "facts": facts, **parameters}
-    return drawn_with(logits, None, greedy=greedy, **given)[0]
+    return drawn_with(logits, None, at_nan=at_nan, **given)[0]
 
 
 class Asking(NamedTuple):
@@ -70,7 +70,7 @@ def drawn_with(
     keep_ties: bool = False,
     facts: Facts | None = None,
     largest_k: int | None = None,
-    greedy: Callable[[], Tensor] | None = None,
+    at_nan: Callable[[Tensor], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> tuple[Tensor, KeptSets | None]:
     """Does what `draw` does, and returns what was kept of the rows that ask for it.
@@ -103,8 +103,8 @@ def drawn_with(
     token_ids, status = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
     if logits.is_cpu:
         say_seen(status)
-        if greedy is not None and (status == RowStatus.NAN_SEEN).any():
-            token_ids = torch.where(greedy(), logits.argmax(1), token_ids)
+        if at_nan is not None and (status == RowStatus.NAN_SEEN).any():
+            token_ids = at_nan(token_ids)
     return token_ids, None if kept is None else kept.sets(logits, status)
 
 

@@ -165,14 +165,14 @@ def _drawn_with(
             return of_requests
         return of_requests.repeat_interleave(rows_of_each)
 
-    def is_greedy() -> Tensor:
-        found: Tensor = sampling_info.top_ks == 1
-        return found if rows_of_each == 1 else found.repeat_interleave(rows_of_each)
+    def with_best(drawn: Tensor) -> Tensor:
+        is_greedy = (sampling_info.top_ks == 1).repeat_interleave(rows_of_each)
+        return torch.where(is_greedy, logits.argmax(1), drawn)
 
     return drawn_with(
         logits,
         asking,
-        greedy=is_greedy,
+        at_nan=with_best,
         temperature=spread(temperature),
         top_k=spread(top_k),
         top_p=spread(top_p),

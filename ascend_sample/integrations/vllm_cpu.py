@@ -106,15 +106,12 @@ def sample(
     if min_p is not None and asked.top_p is not None:
         min_p = _apply_before_top_p(logits, temperature, min_p, asked.top_p)
     filters = {"top_k": asked.top_k, "top_p": asked.top_p, "min_p": min_p}
-    drawn = draw_here(
-        sampler.topk_topp_sampler,
-        logits,
-        asked.generators,
-        greedy=None if asked.all_random else lambda: temperature == 0,
-        temperature=temperature,
-        **filters,
-    )
-    return drawn, None
+    rows = (sampler.topk_topp_sampler, logits, asked.generators)
+
+    def with_best(drawn: Tensor) -> Tensor:
+        return torch.where(temperature == 0, sampler.greedy_sample(logits), drawn)
+
+    return draw_here(*rows, at_nan=with_best, temperature=temperature, **filters), None
 
 
 def draws_at_once(sampler: Any, sampling_metadata: Any, logprobs_mode: str | None = None) -> bool:

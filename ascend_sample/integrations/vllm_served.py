@@ -26,7 +26,7 @@ def draw_here(
     logits: Tensor,
     generators: Mapping[int, Generator],
     facts: Facts | None = None,
-    greedy: Callable[[], Tensor] | None = None,
+    at_nan: Callable[[Tensor], Tensor] | None = None,
     **parameters: Tensor | None,
 ) -> Tensor:
     """Draws one token a row for an engine's sampler of top-k and top-p, and counts it.
@@ -36,7 +36,7 @@ def draw_here(
         logits: float [rows, vocab_size]; not changed.
         generators: of the rows whose requests have a seed.
         facts: as of `draw`.
-        greedy: likewise.
+        at_nan: likewise.
         parameters: likewise.
 
     Returns:
@@ -45,7 +45,7 @@ def draw_here(
     seed, position = sampler.seed_source.take(len(logits), generators)
     count(len(logits))
     own = {"keep_ties": sampler.keep_ties, "seed": seed, "position": position}
-    return draw(logits, **parameters, **own, facts=facts, greedy=greedy)
+    return draw(logits, **parameters, **own, facts=facts, at_nan=at_nan)
 
 
 class Served(NamedTuple):
@@ -83,9 +83,7 @@ def count(rows: int) -> None:
     """Counts a step of so many rows, and logs the first one beneath vLLM's logger."""
     global _served
     if not _served.steps:
-        logging.getLogger("vllm.ascend_sample").info(
-            "ascend_sample has drawn in this process: %d rows, at first.", rows
-        )
+        logging.getLogger("vllm.ascend_sample").info("ascend_sample has drawn a step in this process: %d rows.", rows)
     _served = Served(_served.steps + 1, _served.rows + rows)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_shards, vllm_v2
+from ascend_sample.integrations import vllm_served, vllm_shards, vllm_v2
 from ascend_sample.integrations._generators import CountedGenerator, SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.integrations.vllm_served import Served, WorkerExtension, served
@@ -102,6 +102,16 @@ def test_what_was_drawn_is_counted() -> None:
     TestV2().run([0, 1, 2], [10, 11, 12])
     assert served() == Served(before.steps + 3, before.rows + ROWS + 5)
     assert WorkerExtension().ascend_sample_served() == served()._asdict()
+
+
+def test_the_first_step_of_a_process_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(vllm_served, "_served", Served(0, 0))
+    caplog.set_level("INFO", "vllm.ascend_sample")
+    for _ in range(2):
+        TopKTopPSampler()(logits(), {}, None, None)
+    assert caplog.messages == [f"ascend_sample has drawn a step in this process: {ROWS} rows."]
 
 
 class TestSeedSource:
@@ -430,10 +440,11 @@ FakeV2Sampler.__name__ = "Sampler"
 
 class TestV2:
     def run(
-        self, mapping: list[int], positions: list[int], takes_vocab_size: bool = True, **named: Any
+        self, mapping: list[int], positions: list[int], takes_vocab_size: bool = True, masks: bool = False, **named: Any
     ) -> tuple[Tensor, Tensor]:
         sampler, rejection = adapter.custom_sampler(FakeV2Sampler(takes_vocab_size))
         assert rejection is None
+        sampler.return_sampling_mask = masks
         rows = torch.tensor(mapping)
         given = logits()[rows]
         ids, processed = sampler.sample(
@@ -466,8 +477,11 @@ class TestV2:
         sampler.sample(logits()[:3], expanded, requests, requests.numpy(), torch.arange(3), None, None, None)
         assert given == [None], "a request has several rows"
 
-    def test_processed_logits(self) -> None:
-        _, processed = self.run([0, 1, 2], [1, 2, 3], return_logprobs=True)
+    @pytest.mark.parametrize("asked", [{"return_logprobs": True}, {"masks": True}], ids=["logprobs", "masks"])
+    def test_processed_logits(self, asked: dict[str, bool]) -> None:
+        """Those from which rows are drawn: vLLM reports them, and makes its sampling masks of them."""
+        ids, processed = self.run([0, 1, 2], [1, 2, 3], **asked)
+        assert (processed.gather(1, ids.unsqueeze(1)) > -torch.inf).all()
         assert (processed > -torch.inf).sum(1).tolist() == [3, COLUMNS, COLUMNS]  # the greedy row is not filtered
 
     def test_the_plugin_installs_it(self, modules: dict[str, Any]) -> None:
