@@ -21,6 +21,7 @@ from torch import Tensor
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample.integrations import vllm_cpu, vllm_served
 from ascend_sample.integrations._ascend_config import ascend_config
+from ascend_sample.integrations._broken_logits import say_seen
 from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._late_tensors import LateGather, source_of, whole_of
@@ -28,7 +29,7 @@ from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._switches import is_on
 from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited, names_ids
 from ascend_sample.sampling import Sampler
-from ascend_sample.sampling.rows.parameters import Facts
+from ascend_sample.sampling.rows.parameters import Facts, RowStatus
 from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
 
 SWITCH: Final = "ASCEND_SAMPLE_VLLM_SHARDS"
@@ -160,15 +161,18 @@ def install_sampler(sampler: type[Any]) -> None:
     ) -> Any:
         part = source_of(logits, LateGather)
         if part is not None and not predict_bonus_token and logprobs_mode_override is None:
-            token_ids = _drawn(self, part, logits.shape[1], sampling_metadata)
+            token_ids = _drawn(self, part, logits, sampling_metadata)
             if token_ids is not None:
                 output = importlib.import_module("vllm.v1.outputs").SamplerOutput
                 return output(sampled_token_ids=token_ids.to(torch.int32).unsqueeze(-1), logprobs_tensors=None)
         return forward(self, whole_of(logits), sampling_metadata, predict_bonus_token, logprobs_mode_override)
 
 
-def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) -> Tensor | None:
-    """Returns the tokens that all ranks find together, int64 [rows]; None where the step needs whole rows."""
+def _drawn(sampler: Any, part: Tensor, late: Tensor, sampling_metadata: Any) -> Tensor | None:
+    """Returns the tokens that all ranks find together, int64 [rows]; None where the step needs whole rows.
+
+    On a CPU the ranks gather the logits of a step in which a greedy row has a NaN, to take vLLM's argmax of that row.
+    """
     if not vllm_served.draws_here(sampler.topk_topp_sampler) or not _is_plain(sampling_metadata):
         return None
     facts = _facts(sampling_metadata, len(part))
@@ -183,7 +187,15 @@ def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) 
         logits = logits.clone() if logits is part else logits  # which is divided in place
         logits = sampler.apply_temperature(logits, sampling_metadata.temperature, sampling_metadata.all_random)
     steps: ShardSteps = sampler.shard_steps
-    return steps.draw(sampler.topk_topp_sampler, logits, vocab_size, sampling_metadata.generators, facts)
+    token_ids, status = steps.draw(
+        sampler.topk_topp_sampler, logits, late.shape[1], sampling_metadata.generators, facts
+    )
+    if part.is_cpu:
+        say_seen(status)
+        is_greedy = torch.from_numpy(facts["temperature"] == 0)
+        if (is_greedy & (status == RowStatus.NAN_SEEN)).any():  # all ranks have the same statuses
+            return torch.where(is_greedy, sampler.greedy_sample(whole_of(late)), token_ids)
+    return token_ids
 
 
 def _is_plain(sampling_metadata: Any) -> bool:
@@ -235,8 +247,8 @@ class ShardSteps:
         self._made_for: tuple[Any, ...] | None = None
         self._rows: EngineRows | None = None
 
-    def draw(self, owner: Any, logits: Tensor, vocab_size: int, generators: Any, facts: Facts) -> Tensor:
-        """Draws one token a row, int64 [rows].
+    def draw(self, owner: Any, logits: Tensor, vocab_size: int, generators: Any, facts: Facts) -> tuple[Tensor, Tensor]:
+        """Draws one token a row, int64 [rows], and returns the statuses of the rows too, int8 [rows].
 
         Args:
             owner: the engine's sampler of top-k and top-p, whose `seed_source` and `keep_ties` count.
@@ -257,4 +269,5 @@ class ShardSteps:
             self._rows = EngineRows(vocab_size, logits.device, facts, seeds)
         self._rows.go_to(position)
         vllm_served.count(len(logits))
-        return self.sampler(logits, self._rows, advance=False).token_ids
+        output = self.sampler(logits, self._rows, advance=False)
+        return output.token_ids, output.status

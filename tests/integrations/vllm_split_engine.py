@@ -276,6 +276,7 @@ class Engine:
     Args:
         is_split: draws from the parts where it can; else all is as in vLLM with the adapter.
         vocab_size, padded: without and with padding.
+        broken: ids whose logits are NaN.
     """
 
     is_split: bool
@@ -284,6 +285,7 @@ class Engine:
     dtype: torch.dtype = torch.float32
     options: dict[str, Any] = field(default_factory=dict)
     forbidden: Sequence[int] = ()
+    broken: Sequence[int] = ()
     added: int = 0
     processors: LogitsProcessors | None = None
     device: str = "cpu"
@@ -302,6 +304,7 @@ class Engine:
             vllm_shards.install_logits_processor(processor)
             vllm_shards.install_sampler(sampler)
         weight = torch.randn(self.vocab_size, 16, generator=torch.Generator().manual_seed(1)).to(self.dtype)
+        weight[list(self.broken)] = torch.nan
         head = Head.of(weight, self.padded, self.added, self.device)
         model = Model(processor(self.vocab_size, **self.options), head, self.forbidden)
         self.batch = batch(self.vocab_size, self.processors, self.device)
