@@ -44,7 +44,7 @@ def draw_here(
     """
     seed, position = sampler.seed_source.take(len(logits), generators)
     count(len(logits))
-    own = {"keep_ties": sampler.keep_ties, "seed": seed, "position": position}
+    own: dict[str, Any] = {"keep_ties": sampler.keep_ties, "seed": seed, "position": position}
     return draw(logits, **parameters, **own, facts=facts, at_nan=at_nan)
 
 

@@ -132,8 +132,10 @@ class TestSeeds:
 
 
 def test_the_log_says_that_it_is_on(server: Server, logs: Path) -> None:
-    server.get("/health")
-    assert "ascend_sample draws the tokens of vLLM 0.32.0" in (logs / "server").read_text()
+    assert server.ask(**SHORT[0]).status == 200
+    log = (logs / "server").read_text()
+    assert "ascend_sample draws the tokens of vLLM 0.32.0" in log
+    assert "ascend_sample has drawn a step in this process" in log
 
 
 def test_draws_without_a_seed_differ(server: Server) -> None:
