@@ -65,12 +65,13 @@ def install_sampler(sampler: type[Any] | None) -> None:
         asked = sampling_metadata
         if not logits.is_cpu or (asked.max_num_logprobs is None and not names_ids(asked)):
             return own(self, logits, asked, *more, **named)
-        tokens = _may_wait.set(_leaves_logits(self, logits, asked)), has_nan.set(False)
+        token = _may_wait.set(_leaves_logits(self, logits, asked))
+        token_of_nan = has_nan.set(False)
         try:
             return own(self, logits, asked, *more, **named)
         finally:
-            _may_wait.reset(tokens[0])
-            has_nan.reset(tokens[1])
+            _may_wait.reset(token)
+            has_nan.reset(token_of_nan)
 
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
