@@ -30,8 +30,8 @@ class Scores(NamedTuple):
     """What `score` returns, on the device of the logits.
 
     Attributes:
-        logprobs: float32 [places], the log-probability of each given token.
-        ranks: int64 [places], how many tokens have at least that; 1 is the best.
+        logprobs: float32 [places], the log-probability of each given token; -inf where it is no id of the vocabulary.
+        ranks: int64 [places], how many tokens have at least that: 1 is the best, and all have at least -inf.
         best_ids: int64 [places, n], the best tokens in order, equal ones by id.
         best_logprobs: float32 [places, n], theirs.
         entropy: float32 [places], of each distribution, in nats; None where it was not asked for.
@@ -63,7 +63,8 @@ def score(
             that makes them piece by piece need not keep them. NaN counts as -inf; entries of +inf share the mass. With
             ``shard`` [places, width], in chunks of the same lengths on all ranks.
         token_ids: int64 [places] on the device of the logits: the token that comes at each place. (Of a prompt the
-            logits of place t tell of token t + 1.)
+            logits of place t tell of token t + 1.) What is no id of the vocabulary, such as the -100 of labels that do
+            not count, has a probability of 0, and changes no other place.
         n: how many of the best tokens are told of each place.
         entropy: tell the entropies as well.
         shard: what a rank has whose logits are a part of the vocabulary: every rank then calls this with its own part,
@@ -74,8 +75,7 @@ def score(
 
     Raises:
         TypeError: an argument has the wrong type or dtype.
-        ValueError: an argument has the wrong shape or device; on a CPU also where an id is none of the vocabulary; with
-            ``shard`` also where another rank has other ids.
+        ValueError: an argument has the wrong shape or device; with ``shard`` also where another rank has other ids.
         RuntimeError: another rank is gone.
 
     Example:
@@ -118,18 +118,26 @@ def score(
     for chunk in (logits,) if isinstance(logits, Tensor) else logits:
         _check_chunk(chunk, token_ids, done, n, shard)
         own = chunk if split is not None or shard is None else chunk[:, : shard.vocab_size]
+        vocab_size = own.shape[1] if shard is None else shard.vocab_size
+        of_chunk = slice(done, done + len(chunk))
+        given = token_ids[of_chunk]
+        known = given.clamp(0, vocab_size - 1)
+        is_none = known != given
+        looked_up = known if split is None else given  # which ranks compare before they look them up
         for start in range(0, len(chunk), _rows_at_once(chunk)):
             rows = own[start : start + _rows_at_once(chunk)]
-            _score_rows(rows, token_ids, slice(done, done + len(rows)), scores, split)
+            _score_rows(rows, looked_up[start : start + len(rows)], slice(done, done + len(rows)), scores, split)
             done += len(rows)
+        scores.logprobs[of_chunk].masked_fill_(is_none, -torch.inf)
+        scores.ranks[of_chunk].masked_fill_(is_none, vocab_size)
     if done != places:
         refuse(NAME, "logits", f"have a row for each of {places} ids", done, "Give the logits of all places.")
     return scores
 
 
-def _score_rows(logits: Tensor, token_ids: Tensor, places: slice, scores: Scores, split: SplitScores | None) -> None:
-    """Writes the scores of some places."""
-    n, given, entropy = scores.best_ids.shape[1], token_ids[places], scores.entropy
+def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores, split: SplitScores | None) -> None:
+    """Writes the scores of some places: those of tokens that are no id of the vocabulary mean nothing yet."""
+    n, entropy = scores.best_ids.shape[1], scores.entropy
     entropies: Tensor | None
     if split is not None:
         values, ids, ranks, entropies = split.of_places(logits, given, places.start)
@@ -191,9 +199,3 @@ def _check_chunk(logits: Tensor, token_ids: Tensor, done: int, n: int, shard: Vo
     if done + places > len(token_ids):
         got = f"{done + places} or more"
         refuse(NAME, "logits", f"have a row for each of {len(token_ids)} ids", got, "Give an id for each place.")
-    if places and logits.is_cpu:
-        ids = token_ids[done : done + places]
-        least, most = int(ids.min()), int(ids.max())
-        if least < 0 or most >= vocab_size:
-            rule = f"hold ids in [0, {vocab_size})"
-            refuse(NAME, "token_ids", rule, least if least < 0 else most, "Leave out padding.")

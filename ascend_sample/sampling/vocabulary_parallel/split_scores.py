@@ -37,7 +37,7 @@ class SplitScores:
 
         Args:
             logits: floats [places, width] of this rank.
-            token_ids: int64 [places], ids of the vocabulary.
+            token_ids: int64 [places]; what is no id of the vocabulary gets the numbers of the nearest one.
             start: how many places there were before.
 
         Raises:
@@ -55,7 +55,7 @@ class SplitScores:
             logits.dtype,
             self._most,
             True,
-            token_ids,
+            token_ids.clamp(0, self._shard.vocab_size - 1),
             self._entropy,
         )
         report.take(tell(self._shard.exchange, report.told()))

@@ -37,6 +37,12 @@ def test_chunks_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         check(random_text(1, 3), pieces)
 
 
+def test_what_is_no_id() -> None:
+    text = random_text(7, 3)
+    text.token_ids[::5], text.token_ids[1::5] = -100, text.logits.shape[1]
+    check(text)
+
+
 def test_no_places() -> None:
     text = random_text(3, 2)
     check(text._replace(logits=text.logits[:0], token_ids=text.token_ids[:0]))
@@ -107,6 +113,7 @@ def test_what_the_best_tell_is_not_counted() -> None:
 
 DIFFERENT: dict[str, Callable[[Text, int], Text]] = {
     "ids": lambda text, rank: text._replace(token_ids=(text.token_ids + rank) % text.logits.shape[1]),
+    "what is no id": lambda text, rank: text._replace(token_ids=text.token_ids.clamp(max=0) - rank),
     "n": lambda text, rank: text._replace(n=rank),
     "entropies": lambda text, rank: text._replace(entropy=bool(rank)),
     "dtypes": lambda text, rank: text._replace(logits=text.logits.to((torch.float16, torch.bfloat16)[rank])),
@@ -141,7 +148,6 @@ class OneOfTwo:
     ("logits", "token_ids", "options", "says"),
     [
         (torch.zeros(2, 5), [0, 1], {}, "logits must have the width of the shard, 3, got 5. Give the part that"),
-        (torch.zeros(2, 3), [0, 5], {}, "token_ids must hold ids in [0, 5), got 5"),
         (torch.zeros(2, 3), [0, 1], {"n": 6}, "n must be in [0, 5], got 6"),
     ],
 )
