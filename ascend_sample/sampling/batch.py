@@ -294,19 +294,19 @@ class SamplingBatch:
         count = len(self) if host_rows is None else len(host_rows)
         arguments.check_token_ids(token_ids, count, self.device)
         if host_rows is None:
-            self.advance(token_ids, are_ids=False)
+            self.advance(token_ids)
         elif count:
             self._flush(int(numpy.bincount(host_rows).max()))
             there = self._table.sent(host_rows)  # before anything is counted, as a device may have no room
             self.row_edits.append_to(host_rows, token_ids)
             self._allow_stop_ids(self._table.advance(host_rows, there))
 
-    def advance(self, token_ids: Tensor, *, are_ids: bool = True) -> None:
+    def advance(self, token_ids: Tensor, *, are_ids: bool = False) -> None:
         """Takes in one token for each row, as `append` does, without checks.
 
         Args:
             token_ids: int64 [rows] on the batch's device.
-            are_ids: whether all are known to be ids of the vocabulary, as what was drawn is.
+            are_ids: all are known to be ids of the vocabulary, as what was drawn is: nobody looks whether they are.
 
         Example:
             >>> batch = SamplingBatch(vocab_size=3)

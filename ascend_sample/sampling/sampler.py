@@ -159,7 +159,7 @@ class Sampler:
             else:
                 output = self.whole.take(logits, batch, allowed, purpose)
         if advance:
-            batch.advance(output.token_ids)
+            batch.advance(output.token_ids, are_ids=True)
             if output.states is not None:
                 output.states.keep(batch)
         return output.sent_to(logits.device) if self.host and self.split is None else output

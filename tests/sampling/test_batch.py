@@ -378,7 +378,9 @@ def test_placeholders_count_for_no_penalty(device: str) -> None:
     batch.extend([SamplingParams(frequency_penalty=1.0)] * 3)
     batch.append(ids(device, -1, 4, 3))
     assert processed(batch, zeros(batch)) == {0: [0] * 4, 1: [0] * 4, 2: [0, 0, 0, -1]}
-    assert batch.position.tolist() == [1, 1, 1]
+    batch.advance(ids(device, 4, -100, 3))
+    assert processed(batch, zeros(batch)) == {0: [0] * 4, 1: [0] * 4, 2: [0, 0, 0, -2]}
+    assert batch.position.tolist() == [2, 2, 2]
 
 
 def test_a_placeholder_penalises_no_other_rows_ids(device: str) -> None:

@@ -175,7 +175,7 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
 
     Args:
         log_probs: float32 [batch, beams, vocab_size].
-        earlier_tokens: int64 [batch, n], what was chosen already; n may be 0. What is beyond the vocabulary, as a
+        earlier_tokens: int64 [batch, n], what was chosen already; n may be 0. What is no id of the vocabulary, as a
             padding token may be, lowers nothing.
         diversity_penalty: what is subtracted for each time that a token was chosen.
 
@@ -189,10 +189,10 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
     Source: docs/decoding.md, section "Group beam search"; Vijayakumar et al., "Diverse beam search", 2016.
     """
     batch, _, vocab_size = log_probs.shape
-    is_token = earlier_tokens < vocab_size
-    penalties = is_token.to(torch.float32) * diversity_penalty
+    known = earlier_tokens.clamp(0, vocab_size - 1)
+    penalties = (known == earlier_tokens).to(torch.float32) * diversity_penalty
     of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device, dtype=torch.float32)
-    of_tokens.scatter_add_(1, earlier_tokens.where(is_token, 0), penalties)
+    of_tokens.scatter_add_(1, known, penalties)
     return log_probs - of_tokens[:, None]
 
 

@@ -18,8 +18,8 @@ class Draft(NamedTuple):
 
     Attributes:
         tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them.
-            Under the rule match others are not accepted. Under the other rules they are refused on a CPU; on a device
-            nothing is checked, because a round would have to wait for it.
+            Under the rule match others are not accepted. Under the other rules they are refused on a CPU; on a device,
+            where a round would have to wait for an answer, they end the drafts of their row.
         counts: int64 [batch], how many of them each row proposes, 0 to count.
         probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
             tokens are not drawn: each then counts as drawn from a distribution that has nothing else.

@@ -233,9 +233,7 @@ class NGramDrafter:
         drafted = tokens.gather(1, follows[:, None] + places.first(texts.size) % period)
         counts = torch.where(follows > 0, texts.wanted, places.first(1))
         if state.largest >= texts.sampling.vocab_size:  # a prompt has tokens that the model reads and never says
-            is_said = drafted < texts.sampling.vocab_size
-            counts = torch.minimum(counts, torch.where(is_said, texts.size, places.first(texts.size)).amin(dim=1))
-            drafted = drafted.where(is_said, 0)
+            drafted, counts = without_what_is_no_id(drafted, counts, texts)
         return Draft(drafted, counts), state._replace(ranks=ranks)
 
 
@@ -278,6 +276,17 @@ class NGramDraftState(NamedTuple):
     ranks: _Ranks | None = None
 
 
+OWN_DRAFTERS: Final = (ModelDrafter, NGramDrafter)
+"""Those that propose what the model knows, and nothing else."""
+
+
+def without_what_is_no_id(tokens: Tensor, counts: Tensor, texts: Round) -> tuple[Tensor, Tensor]:
+    """Returns drafts of which each row's end before the first that the model does not know, and their counts."""
+    known = tokens.clamp(0, texts.sampling.vocab_size - 1)
+    ends = torch.where(known == tokens, texts.size, texts.sampling.places.first(texts.size)).amin(dim=1)
+    return known, torch.minimum(counts, ends)
+
+
 def checked_drafter(strategy: str, drafter: object) -> Drafter:
     """Returns who drafts, of a model a `ModelDrafter`, or raises unless it is one of both."""
     if has_methods(drafter, DRAFTER_METHODS):
@@ -289,7 +298,9 @@ def checked_drafter(strategy: str, drafter: object) -> Drafter:
 def checked_draft(strategy: str, drafter: Drafter, draft: object, texts: Round) -> Draft:
     """Returns what a drafter has proposed for a round, or raises unless it is a `Draft` of that many tokens.
 
-    On a CPU, where it costs nothing, it is also looked at which tokens and how many there are.
+    On a CPU, where it costs nothing, it is also looked at which tokens and how many there are. Elsewhere a round would
+    have to wait for an answer: under the rules standard and block, of which the model reads all tokens, a row's drafts
+    end before the first that it does not know.
     """
     name, batch_size, remedy = f"drafter {name_of(drafter)}", len(texts.lengths), "See Draft."
     if not isinstance(draft, Draft):
@@ -305,7 +316,7 @@ def checked_draft(strategy: str, drafter: Drafter, draft: object, texts: Round) 
             continue
         if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != shape:
             refuse_result(strategy, name, f"return {part} {list(shape)} of {dtype}", value, remedy)
-    if draft.tokens.is_cpu:  # elsewhere the round would have to wait for an answer
+    if draft.tokens.is_cpu:
         for count in map(int, draft.counts.aminmax()):
             if not 0 <= count <= texts.size:
                 refuse(strategy, name, f"return counts from 0 to {texts.size}", count, remedy)
@@ -313,4 +324,7 @@ def checked_draft(strategy: str, drafter: Drafter, draft: object, texts: Round) 
             if not 0 <= token < vocab_size:
                 rule = f"propose tokens of the model's vocabulary, 0 to {vocab_size - 1}"
                 refuse(strategy, "drafter", rule, token, "Draft with tokens that the model knows.")
+    elif texts.rule != "match" and texts.size and type(drafter) not in OWN_DRAFTERS:
+        tokens, counts = without_what_is_no_id(draft.tokens, draft.counts, texts)
+        return draft._replace(tokens=tokens, counts=counts.clamp_(min=0))
     return draft

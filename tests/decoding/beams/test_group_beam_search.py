@@ -26,7 +26,7 @@ CONFIGURATIONS = (*range(60), 81)
 def test_penalties_are_counted_prompt_by_prompt() -> None:
     found = hamming_diversity(torch.zeros(2, 1, 3), torch.tensor([[0, 0, 2], [1, 1, 1]]), 0.5)
     assert found.tolist() == [[[-1.0, 0.0, -0.5]], [[0.0, -1.5, 0.0]]]
-    beyond = hamming_diversity(torch.zeros(1, 1, 3), torch.tensor([[3, 1, 99]]), 0.5)
+    beyond = hamming_diversity(torch.zeros(1, 1, 3), torch.tensor([[3, 1, 99, -100]]), 0.5)
     assert beyond.tolist() == [[[0.0, -0.5, 0.0]]]
     log_probs = torch.randn(2, 3, 4)
     assert torch.equal(hamming_diversity(log_probs, torch.empty(2, 0, dtype=torch.int64), 9.0), log_probs)

@@ -218,6 +218,36 @@ def test_n_grams_end_before_what_the_model_never_says(rule: Any, params: Samplin
     assert int(output.sequences.max()) < 10
 
 
+class OfNoVocabulary(NGramDrafter):
+    """Proposes n-grams, of which the second token is none."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+
+    def draft(self, state: Any, texts: Any) -> Any:
+        draft, state = super().draft(state, texts)
+        draft.tokens[:, 1:2] = self.token
+        return draft, state
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(seed=5)])
+@pytest.mark.parametrize("rule", ["standard", "block"])
+@pytest.mark.parametrize("token", [-100, 10])
+def test_what_is_no_id_ends_drafts_on_a_device(token: int, rule: Any, params: SamplingParams, npu: str) -> None:
+    """The model reads all drafts: it would look such a token up in its embedding."""
+    table = random_table(10, seed=1).to(npu)
+    prompts = torch.tensor([[3, 2, 3, 3, 2, 3, 3], [1, 2, 1, 2, 1, 2, 1]], device=npu)
+    given = {"params": params, "max_new_tokens": 9, "eos_token_id": (), "rule": rule}
+    found, expected = (
+        speculative_sample(table_model(table), prompts, drafter=drafter, gamma=gamma, **given)
+        for drafter, gamma in ((OfNoVocabulary(token), 3), (NGramDrafter(), 1))
+    )
+    assert found.to_lists() == expected.to_lists()
+    assert found.stats is not None
+    assert found.stats.drafted[:, 0].sum() > 0 == found.stats.drafted[:, 1:].sum()
+
+
 def test_n_grams_of_tokens_that_the_model_never_says_by_hand() -> None:
     tokens = torch.tensor([[1, 2, 9, 3, 1, 2, 0, 0], [1, 2, 3, 4, 1, 2, 0, 0], [9, 1, 9, 9, 1, 9, 0, 0]])
     drafter, lengths = NGramDrafter(2), torch.tensor([6, 6, 6])
