@@ -13,7 +13,7 @@ from ascend_sample._errors import check_bool
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits
+from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits, check_numbers
 from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Rows
 from ascend_sample.sampling.step.kept import KeptOfStep
 from ascend_sample.sampling.step.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
@@ -43,7 +43,10 @@ def sample_rows(
 
     Args:
         logits: float32, float16 or bfloat16 [rows, vocab_size], vocab_size up to 2^20.
-        temperature: float32 [rows] >= 0; 0 takes the best token, the one with the lowest id among equals.
+        temperature: float32 [rows] >= 0; 0 takes the best token, the one with the lowest id among equals. What is known
+            on the host is refused where it is none, also of ``top_p`` and ``min_p``. On a device, without ``facts``, a
+            temperature that is negative or NaN means 0; a top_p of at most 0 keeps the best token alone, as a min_p of
+            1 or more does but for ties; NaN, a top_p above 1 and a min_p below 0 mean off.
         top_k: int32 [rows]; a value outside [1, vocab_size) means off. None: off for all.
         top_p: float32 [rows] in (0, 1]; 1 means off. None: off for all.
         min_p: float32 [rows] in [0, 1]; 0 means off. None: off for all.
@@ -60,7 +63,8 @@ def sample_rows(
 
     Raises:
         TypeError: an argument has the wrong type or dtype.
-        ValueError: an argument has a wrong shape or device.
+        ValueError: an argument has a wrong shape or device, or a number that is none of a distribution is known on the
+            host.
 
     Example:
         >>> logits = torch.tensor([[0.0, 9.0, 0.0], [5.0, 0.0, 5.0]])
@@ -78,6 +82,10 @@ def sample_rows(
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given |= {"seed": seed, "position": position}
     parameters = RowParameters.of_tensors(NAME, logits, given, facts)
+    if parameters.facts is None:
+        parameters = parameters.with_meaning()
+    else:
+        check_numbers(NAME, {name: numbers for name, numbers in parameters.facts.items() if given[name] is not None})
     return sample_with(logits, parameters, purpose, keep_ties)
 
 

@@ -225,6 +225,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"top_k": torch.ones(2)}, TypeError, "top_k must be a tensor of torch.int32, got torch.float32"),
     ({"min_p": torch.zeros(3)}, ValueError, "min_p must have one value for each of the 2 rows"),
     ({"keep_ties": 1}, TypeError, "keep_ties must be True or False, got int 1"),
+    ({"temperature": torch.tensor([1.0, -1.0])}, ValueError, "temperature must be at least 0, got -1.0 in row 1"),
+    ({"top_p": torch.tensor([1.0, torch.nan])}, ValueError, r"top_p must lie in \(0, 1\], got nan in row 1"),
+    ({"min_p": torch.tensor([1.5, 1.0])}, ValueError, r"min_p must lie in \[0, 1\], got 1.5 in row 0"),
 ]
 
 

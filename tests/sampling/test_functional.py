@@ -304,6 +304,40 @@ class TestRoutes:
         ]
 
 
+STRANGE = (
+    ("temperature", torch.nan, r"be at least 0, got nan in row 1\. 0 takes the best id\.", {2}),
+    ("temperature", -1.0, r"be at least 0, got -1.0 in row 1", {2}),
+    ("top_p", -1.0, r"lie in \(0, 1\], got -1.0 in row 1\. 1 switches top-p off\.", {2}),
+    ("top_p", 0.0, r"lie in \(0, 1\], got 0.0 in row 1", {2}),
+    ("top_p", 1.5, r"lie in \(0, 1\], got 1.5 in row 1", {0, 2}),
+    ("top_p", torch.nan, r"lie in \(0, 1\], got nan in row 1", {0, 2}),
+    ("min_p", -1.0, r"lie in \[0, 1\], got -1.0 in row 1\. 0 switches min-p off\.", {0, 2}),
+    ("min_p", 1.5, r"lie in \[0, 1\], got 1.5 in row 1", {2}),
+    ("min_p", torch.nan, r"lie in \[0, 1\], got nan in row 1", {0, 2}),
+)
+"""Numbers of no distribution: what is said of them where they are known, and what is drawn of two ids otherwise."""
+
+
+@pytest.mark.parametrize("top_k", [OFF, 2])
+@pytest.mark.parametrize(("field", "number", "says", "drawn"), STRANGE)
+def test_numbers_of_no_distribution(
+    field: str, number: float, says: str, drawn: set[int], top_k: int, machine: str
+) -> None:
+    count = 40
+    columns = {"temperature": torch.ones(count), "top_k": torch.full((count,), top_k, dtype=torch.int32)}
+    columns |= {"seed": torch.arange(count), "position": torch.zeros(count, dtype=torch.int64)}
+    columns[field] = torch.full((count,), number)
+    columns[field][0] = 0.5
+    there = {name: column.to(machine) for name, column in columns.items()}
+    logits = torch.tensor([-0.1, -torch.inf, 0.1]).expand(count, 3).to(machine)
+    known = {name: columns[name].numpy() for name in ("temperature", "top_k", field)}
+    for facts in (known, *(() if machine != "cpu" else (None,))):
+        with pytest.raises(ValueError, match=f"^sample_rows: {field} must {says}"):
+            sample_rows(logits, **there, facts=facts)
+    if machine != "cpu":
+        assert set(sample_rows(logits, **there).token_ids[1:].tolist()) == drawn
+
+
 def test_more_rows_than_an_operator_has_room_for(machine: str) -> None:
     rows = 5130
     logits = torch.randn(rows, 30, generator=torch.Generator().manual_seed(0)).bfloat16()

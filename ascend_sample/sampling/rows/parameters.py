@@ -31,6 +31,12 @@ DTYPES: Final = {name: getattr(torch, COLUMNS[name].dtype) for name in TENSORS}
 
 FIRST: Final = "Give the model's output as the first argument."
 """What to do about logits that are something else."""
+RANGES: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool], str]]] = {
+    "temperature": ("be at least 0", lambda least, most: least >= 0, "0 takes the best id."),
+    "top_p": ("lie in (0, 1]", lambda least, most: least > 0 and most <= 1, "1 switches top-p off."),
+    "min_p": ("lie in [0, 1]", lambda least, most: least >= 0 and most <= 1, "0 switches min-p off."),
+}
+"""What numbers of rows must, whether the smallest and the largest of them do, and what else to give."""
 
 
 class RowStatus(enum.IntEnum):
@@ -159,6 +165,15 @@ class RowParameters:
             self, top_k=top_k.masked_fill(self.temperature == 0, 1), min_p=self.min_p.clamp(max=LARGEST_FRACTION)
         )
 
+    def with_meaning(self) -> RowParameters:
+        """Returns parameters with numbers of a distribution alone: to refuse others on a device would take a wait.
+
+        A temperature that is negative or NaN becomes 0, and a negative top_p becomes 0, which keeps the best id alone.
+        All other numbers mean the same in each route.
+        """
+        temperature = torch.where(self.temperature > 0, self.temperature, 0.0)
+        return replace(self, temperature=temperature, top_p=self.top_p.clamp(min=0.0))
+
     def filters(self) -> dict[str, Tensor]:
         """Returns the tensors that shape the distribution of some row, as far as the host knows."""
         return {
@@ -183,6 +198,20 @@ def _columns_of(name: str, facts: Facts, rows: int) -> Facts:
             refuse(name, "facts", rule, f"{field} of shape {list(np.shape(numbers))}", "Give arrays [rows].")
     off = {field: np.full(rows, COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
     return off | {field: np.asarray(numbers, COLUMNS[field].dtype) for field, numbers in facts.items()}
+
+
+def check_numbers(name: str, numbers: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raises unless numbers of rows are such as a distribution has.
+
+    Args:
+        name: of the function that messages begin with.
+        numbers: arrays [rows] by the names of fields; those of `RANGES` are looked at.
+    """
+    for field, (rule, is_right, remedy) in RANGES.items():
+        values = numbers.get(field)
+        if values is not None and len(values) and not is_right(values.min(), values.max()):  # of NaN both are NaN
+            row = int(np.argmin([is_right(value, value) for value in values]))
+            refuse(name, field, rule, f"{values[row]} in row {row}", remedy)
 
 
 def is_limited(top_k: Any, vocab_size: int) -> Any:

@@ -27,6 +27,7 @@ from ascend_sample.sampling.rows.parameters import (
     RowParameters,
     check_column,
     check_logits,
+    check_numbers,
     is_limited,
 )
 from ascend_sample.sampling.step import routes
@@ -58,8 +59,8 @@ def filter_logits(
             is kept.
         temperature: float32 [rows] >= 0; a row of 0 keeps its best token alone, with its logit. None: 1.
         top_k: int [rows]; outside [1, vocab_size) means off. None: off.
-        top_p: float32 [rows]; 1 means off. None: off.
-        min_p: float32 [rows]; 0 means off. None: off.
+        top_p: float32 [rows] in (0, 1]; 1 means off. None: off.
+        min_p: float32 [rows] in [0, 1]; 0 means off. None: off.
         keep_ties: top-k keeps every logit that is equal to the k-th; a top_k of 1 is greedy all the same.
 
     Returns:
@@ -67,7 +68,8 @@ def filter_logits(
 
     Raises:
         TypeError: an argument is no tensor, or of another dtype.
-        ValueError: an argument has another shape, or is on another device.
+        ValueError: an argument has another shape, or is on another device; on a CPU also where a number is outside of
+            its range. On a device nobody looks, and what such a row keeps means nothing.
 
     Example:
         >>> filter_logits(torch.tensor([[4.0, 2.0, 3.0]]), temperature=torch.tensor([0.5]), top_k=torch.tensor([2]))
@@ -83,6 +85,9 @@ def filter_logits(
     for field, tensor in filters.items():
         if tensor is not None:
             check_column("filter_logits", field, tensor, logits)
+    if logits.is_cpu:
+        given = {field: tensor for field, tensor in filters.items() if tensor is not None}
+        check_numbers("filter_logits", {field: tensor.detach().numpy() for field, tensor in given.items()})
     if _is_native(logits, filters):
         return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
     scaled = _scaled(logits, filters, keep_ties)
