@@ -15,6 +15,7 @@ from ascend_sample.sampling.drafts.arguments import (
     RULES,
     Counts,
     Rule,
+    check_law,
     check_places,
     check_proposals,
     check_split,
@@ -129,7 +130,9 @@ def verify_drafts(
             place i - 1.
         rule: "match", "standard" or "block".
         draft_probabilities: what each draft was drawn from, for the rules standard and block: float32
-            [drafts, vocab_size], or [drafts, candidates]; on the device of the batch. None: drafts were not drawn.
+            [drafts, vocab_size], or [drafts, candidates]; on the device of the batch. None: drafts were not drawn. They
+            are at least 0, and add up to 1 within 0.01: logits give tokens of another distribution. On a CPU they are
+            looked at, dense ones of large vocabularies in part; on a device nobody looks.
         draft_candidates: int64 [drafts, candidates], the ids whose probabilities these are, each once; what is no id of
             the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
         sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``. One with a shard takes
@@ -143,7 +146,8 @@ def verify_drafts(
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: an argument does not fit the batch, or a graph is captured on the device of the logits.
+        ValueError: an argument does not fit the batch, a graph is captured on the device of the logits, or what drafts
+            were drawn from is no distribution.
         IndexError: the bitmask is for a place that does not exist.
 
     Example:
@@ -181,6 +185,9 @@ def verify_drafts(
             draft_probabilities = draft_probabilities[:, : batch.vocab_size]
     elif rule != "match":
         check_split(logits, batch, rule)
+    is_whole = sampler.split is None or draft_candidates is not None
+    if draft_probabilities is not None and logits.is_cpu and is_whole:
+        check_law(draft_probabilities, draft_candidates, draft_ids, batch, of_requests)
     tree = None if parents is None else checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = placed_bitmask(NAME, bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from drafting import new_batch, random_params
 from drawn_drafts import KINDS, Case, arguments_of, batch_of, certain
 
-from ascend_sample.sampling import Sampler, SamplingParams, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingParams, verify, verify_drafts
 from ascend_sample.sampling.drafts.arguments import Rule
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.reference.drafts import chances, chances_of_counts, rest_after
@@ -65,6 +66,12 @@ def test_the_law_of_the_output_is_the_targets(rule: Rule, seed: int) -> None:
     assert means["block"] >= means["standard"] - 1e-12
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets in what leaves no target anything, or accepts all drafts: a distribution does so by rounding alone."""
+    monkeypatch.setattr(verify, "check_law", lambda *arguments: None)
+
+
 def random_case(rng: random.Random, kind: str, vocab_size: int, most: int, with_masks: bool) -> Case:
     count = rng.randrange(most + 1)
     generator = torch.Generator().manual_seed(rng.randrange(2**62))
@@ -103,6 +110,7 @@ def packed(cases: list[Case], vocab_size: int) -> torch.Tensor:
     return torch.from_numpy(np.packbits(padded, axis=1, bitorder="little").view(np.int32))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("with_masks", [False, True])
@@ -141,6 +149,7 @@ def test_drafts_are_judged_as_the_reference_does(rule: Rule, kind: str, with_mas
     assert replaced > judged / 8
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rule", RULES)
 def test_what_follows_accepted_drafts_is_the_steps_token(rule: Rule, device: str) -> None:
     """All drafts stay where q is p: bit for bit what a request without drafts gets at that place."""
@@ -190,3 +199,88 @@ def test_a_top_k_of_1_is_judged_without_ties(device: str, rule: Rule) -> None:
     verified = verify_drafts(logits, drafts, batch, counts=[1] * rows, rule=rule, sampler=Sampler(keep_ties=True))
     assert verified.token_ids[:, 0].tolist() == [3] * rows
     assert verified.accepted.tolist() == [0] * rows
+
+
+Q = [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]
+"""What three drafts, 0, 1 and 2, were drawn from."""
+
+
+def judge_three(q: list[list[float]], drafts: list[int], is_sparse: bool, rule: Rule, device: str = "cpu") -> Any:
+    """Two requests, of which the first has two drafts."""
+    batch = new_batch([SamplingParams(seed=1), SamplingParams(seed=2)], [[], []], 3, device)
+    given = torch.tensor(q, device=device)
+    listed = torch.tensor([2, 0, 1], device=device).expand(3, 3)
+    proposals: dict[str, Any] = {"draft_probabilities": given}
+    if is_sparse:
+        proposals = {"draft_probabilities": given.gather(1, listed), "draft_candidates": listed.contiguous()}
+    ids = torch.tensor(drafts, device=device)
+    return verify_drafts(torch.zeros(5, 3, device=device), ids, batch, counts=[2, 1], rule=rule, **proposals)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize(
+    ("row", "numbers", "got"),
+    [
+        (0, [0.0, 1.0, -1.0], "-1.0"),
+        (1, [0.3, 0.3, 0.3], "0.9"),
+        (2, [0.5, 0.5, 0.02], "1.0[12]"),
+        (2, [torch.nan, 0.5, 0.5], "nan"),
+        (1, [0.0, 3.0, 0.0], "3.0"),
+        (1, [0.0, torch.inf, 0.0], "inf"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(
+    row: int, numbers: list[float], got: str, is_sparse: bool, rule: Rule
+) -> None:
+    q = [numbers if number == row else own for number, own in enumerate(Q)]
+    says = rf"draft_probabilities must be probabilities, .* got {got}.* in row {row}\. Give the softmax"
+    with pytest.raises(ValueError, match=f"^verify_drafts: {says}"):
+        judge_three(q, [0, 1, 2], is_sparse, rule)
+    before = judge_three(q, [0, -1, 2], is_sparse, rule) if row == 1 else None  # a placeholder: nobody drew it
+    assert before is None or before.accepted[0] <= 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_numbers_of_no_distribution_on_a_device(is_sparse: bool, rule: Rule, accelerator: str) -> None:
+    """Nobody looks. All tokens are of the vocabulary, NaN accepts nothing, and a negative number what p has."""
+    for numbers, accepted in ((torch.nan, 0), (-1.0, 1), (torch.inf, 0)):
+        found = judge_three([[numbers] * 3] * 3, [0, -1, 2], is_sparse, rule, accelerator)
+        assert found.accepted.tolist() == [accepted] * 2
+        assert all(0 <= token < 3 for row in found.token_ids.tolist() for token in row[: 1 + accepted])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_probabilities_that_were_rounded_are_taken(dtype: torch.dtype, rule: Rule) -> None:
+    """The float16 of most of 151,936 ids is 0, or a multiple of 2^-24; the bfloat16 of each is moved by 2^-9 of it."""
+    for scale in (0.0, 0.05, 1.0, 4.0):
+        x = torch.randn(3, 151_936, generator=torch.Generator().manual_seed(0)) * scale
+        batch = new_batch([SamplingParams(seed=1, top_k=3)], [[]], 151_936)
+        q = x.to(dtype).softmax(1)
+        verify_drafts(
+            x, torch.zeros(2, dtype=torch.int64), batch, counts=[2], rule=rule, draft_probabilities=q[:2].float()
+        )
+
+
+def test_of_a_large_vocabulary_the_first_row_is_added_up() -> None:
+    """And the probability of each draft is looked at. Greedy requests get the same whatever their q is."""
+    vocab_size = 2**16
+    for row, column, number, greedy, is_refused in (
+        (0, 9, 0.5, 0, True),
+        (1, 9, 0.5, 0, False),
+        (1, 0, 1.5, 0, True),
+        (1, 0, 1.5, 1, False),
+        (0, 9, 0.5, 1, True),
+    ):
+        q = torch.zeros(2, vocab_size)
+        q[:, 1], q[row, column] = 1.0, number
+        rows = [SamplingParams(seed=1), SamplingParams(temperature=0.0 if greedy else 1.0)]
+        arguments: dict[str, Any] = {"counts": [1, 1], "rule": "standard", "draft_probabilities": q}
+        call = (torch.zeros(4, vocab_size), torch.zeros(2, dtype=torch.int64), new_batch(rows, [[]] * 2, vocab_size))
+        if is_refused:
+            with pytest.raises(ValueError, match=f"in row {row}"):
+                verify_drafts(*call, **arguments)
+        else:
+            verify_drafts(*call, **arguments)

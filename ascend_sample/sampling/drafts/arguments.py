@@ -22,6 +22,11 @@ NAME: Final = "verify_drafts"
 Rule = Literal["match", "standard", "block"]
 RULES: Final[tuple[Rule, ...]] = get_args(Rule)
 Counts = Sequence[int] | NDArray[Any] | Tensor
+MOST_OF_SUM: Final = 0.01
+"""So far from 1 may the sum of probabilities be: rounding to bfloat16 moves it by up to 2^-8. To float16 it moves it by
+2^-11, and what is too small becomes 0, up to 2^-25 for each of 151,936 ids, 0.005 in all."""
+NUMBERS_READ: Final = 2**16
+"""Of dense probabilities so many are added up, or one row: a pass over all takes longer than judging by them."""
 
 
 def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
@@ -134,6 +139,43 @@ def check_proposals(rule: object, probabilities: object, candidates: object, log
                 if candidates is None:
                     remedy = how_to_fit(name, tensor.shape, columns[0], columns[0], remedy)
                 refuse(NAME, name, rule_of_shape, list(tensor.shape), remedy)
+
+
+def check_law(
+    probabilities: Tensor, candidates: Tensor | None, draft_ids: Tensor, batch: SamplingBatch, counts: Ids
+) -> None:
+    """Raises where drafts on a CPU were not drawn from probabilities: those of listed ids, and a part of dense ones.
+
+    Of dense ones these are the draft's own, and the first whole rows: whoever gives logits does so in each row. Drafts
+    behind a placeholder do not count, and of greedy requests the tokens are the same whatever the probabilities are.
+    """
+    ids, request = draft_ids.numpy(), numpy.repeat(numpy.arange(len(counts)), counts)
+    ended = numpy.concatenate(([0], numpy.cumsum(ids < 0)))
+    is_judged = (batch.host.temperature[request] != 0) & (ended[1:] == ended[(numpy.cumsum(counts) - counts)[request]])
+    drafts, given = numpy.flatnonzero(is_judged), probabilities.detach().numpy()
+    if not len(drafts):
+        return
+    if candidates is not None:
+        rows = numpy.where(candidates.numpy()[drafts] < 0, 0, given[drafts])
+    else:
+        own = given[drafts, ids[drafts].clip(max=given.shape[1] - 1)]
+        _check_probabilities(own[:, None], drafts, None)
+        rows = given[drafts[: max(1, NUMBERS_READ // given.shape[1])]]
+    _check_probabilities(rows, drafts, 1.0)
+
+
+def _check_probabilities(rows: NDArray[numpy.float32], drafts: Ids, total: float | None) -> None:
+    """Raises unless numbers [drafts, n] are at least 0 and at most 1, and add up to a total, which may be any."""
+    sums = rows.sum(1)
+    is_right = sums <= 1.0 + MOST_OF_SUM if total is None else abs(sums - total) <= MOST_OF_SUM
+    if rows.min(initial=0.0) >= 0.0 and is_right.all():  # NaN is neither
+        return
+    row = int((is_right & (rows.min(1, initial=0.0) >= 0.0)).argmin())
+    least = rows[row].min(initial=0.0)
+    got = f"{sums[row]}{'' if total is None else ' in all'}" if least >= 0.0 else str(least)
+    rule = f"be probabilities, at least 0 and 1 in all, within {MOST_OF_SUM}"
+    remedy = "Give the softmax of the logits that each draft was drawn from."
+    refuse(NAME, "draft_probabilities", rule, f"{got} in row {drafts[row]}", remedy)
 
 
 def _check_tensor(name: str, tensor: object, dtype: torch.dtype, logits: Tensor) -> None:
