@@ -72,8 +72,10 @@ def steps_of(request: Request) -> Iterator[int]:
     """Yields the numbers of the steps that any row may take, from 0, with a bar if the request asks for one."""
     with tqdm(total=request.max_steps, desc=request.strategy, unit="step", disable=not request.progress) as bar:
         for step in range(request.max_steps):
-            yield step
-            bar.update()
+            try:
+                yield step
+            finally:  # also of the last step, after which a strategy asks for none
+                bar.update()
 
 
 def apply_processors(request: Request, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -14,9 +14,11 @@ import torch
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
+from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.table_models import UNCALLED
 from tests.decoding.tiny_models import tiny_model
 
 DRAWS = 20_000
@@ -74,8 +76,7 @@ def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> N
     assert (drawn.scores[:, 2] == NOTHING).all()
     # Two hypotheses and no third, though three candidates were asked for.
     table = torch.tensor([[0.5, 0.5, 0, 0]] * 4)
-    model = table_model(table)
-    model.module = lambda input_ids: table.log()[input_ids]
+    model = ModuleModel(lambda input_ids: table.log()[input_ids])
     found = beam_sample(model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3)
     assert sorted(found.to_lists()) == [[], [0], [1]]
     assert found.sequences_scores[2] == -torch.inf
@@ -106,16 +107,12 @@ def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int
     return dict(found)
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "num_beams"), [(1.0, 6, 1), (0.6, 6, 1), (1.7, 6, 2), (0.8, 5, 2)])
+@pytest.mark.parametrize(("temperature", "top_k", "num_beams"), [(0.6, 6, 1), (0.8, 5, 2)])
 def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k: int, num_beams: int) -> None:
     table = random_table(6, seed=2, sharpness=1.0)
-    found = beam_sample(
-        table_model(table),
-        torch.zeros(DRAWS, 1, dtype=torch.int64),
-        [SamplingParams(temperature=temperature, top_k=top_k, seed=seed) for seed in range(DRAWS)],
-        max_new_tokens=2,
-        num_beams=num_beams,
-    )
+    params = [SamplingParams(temperature=temperature, top_k=top_k, seed=seed) for seed in range(DRAWS)]
+    prompts = torch.zeros(DRAWS, 1, dtype=torch.int64)
+    found = beam_sample(table_model(table), prompts, params, max_new_tokens=2, num_beams=num_beams)
     counts = Counter(map(tuple, found.to_lists()))
     assert_distributed(counts, returned(table, temperature, top_k, num_beams))
 
@@ -138,21 +135,6 @@ def test_where_everything_is_drawn_it_is_beam_search() -> None:
     found = beam_sample(model, prompts, SamplingParams(temperature=1e-4), **options)
     expected = beam_search(model, prompts, **options)
     assert found.to_lists() == expected.to_lists()
-
-
-def test_a_seed_draws_the_same_alone_and_in_a_batch() -> None:
-    model = tiny_model(vocab_size=30, sharpness=0.5)
-    ids = torch.randint(0, 30, (5, 4), generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([4, 2, 1, 3, 4])
-    mask = torch.arange(4) >= 4 - lengths[:, None]
-    ids[4] = ids[0]
-    params = [SamplingParams(seed=seed, top_p=0.9) for seed in (1, 2, 3, 2**64 - 1, 2)]
-    options: dict[str, Any] = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 2, "eos_token_id": 0}
-    together = beam_sample(model, ids, params, attention_mask=mask, **options)
-    for row in range(5):
-        alone = beam_sample(model, ids[row][mask[row]][None], params[row], **options)
-        assert alone.to_lists() == together.to_lists()[2 * row : 2 * row + 2]
-    assert together.to_lists()[:2] != together.to_lists()[8:], "another seed must draw something else"
 
 
 def test_a_stop_token_that_is_named_twice_is_one() -> None:
@@ -180,30 +162,19 @@ def test_processors_come_before_the_filters() -> None:
         return scores.masked_fill(scores == scores.amax(dim=1, keepdim=True), -torch.inf)
 
     table = random_table(8, seed=6)
-    found = beam_sample(
-        table_model(table),
-        torch.tensor([[0]]),
-        SamplingParams(top_k=1, seed=0),
-        max_new_tokens=1,
-        num_beams=1,
-        logits_processor=[forbid_the_best],
-    )
+    options: dict[str, Any] = {"max_new_tokens": 1, "num_beams": 1, "logits_processor": [forbid_the_best]}
+    found = beam_sample(table_model(table), torch.tensor([[0]]), SamplingParams(top_k=1, seed=0), **options)
     assert found.to_lists() == [[int(table[0].argsort(descending=True)[1])]]
 
 
 @pytest.mark.parametrize("most_sent", [placed_noise.MOST_SENT, 0], ids=["sent", "made there"])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "top_k": 60}])
-def test_the_devices_draw_the_same(
-    device: str, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any], most_sent: int
-) -> None:
+def test_the_devices_draw_the_same(npu: str, monkeypatch: pytest.MonkeyPatch, most_sent: int) -> None:
     monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
-    table = random_table(200, seed=5, sharpness=1.0)
-    prompts, params = (
-        torch.tensor([[3], [4]]),
-        [SamplingParams(seed=8, temperature=0.9, **filters), SamplingParams(seed=9)],
-    )
+    table, prompts = random_table(200, seed=5, sharpness=1.0), torch.tensor([[3], [4], [3], [4]])
+    filters: list[dict[str, Any]] = [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "top_k": 60}, {"temperature": 0.9}]
+    params = [SamplingParams(seed=seed, **each) for seed, each in enumerate(filters)]
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "eos_token_id": 7}
-    found = beam_sample(table_model(table, device), prompts.to(device), params, **options)
+    found = beam_sample(table_model(table, npu), prompts.to(npu), params, **options)
     expected = beam_sample(table_model(table), prompts, params, **options)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
     torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
@@ -213,22 +184,16 @@ BAD = [
     ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
     ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
-    (
-        {"params": SamplingParams(bad_ids=[3])},
-        ValueError,
-        r"params must leave bad_ids at its default, got bad_ids=\(3,\)",
-    ),
+    ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids at .*, got bad_ids=\(3,\)"),
     ({"params": SamplingParams(adaptive_target=0.5)}, ValueError, "params must leave adaptive_target at its default"),
     ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
     ({"early_stopping": None}, ValueError, 'early_stopping must be True, False or "never", got None'),
-    ({"length_penalty": None}, TypeError, "length_penalty must be a float"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "error", "message"), BAD)
 def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
-    arguments = {"max_new_tokens": 3, "num_beams": 2, **wrong}
     with pytest.raises(error, match=rf"^beam_sample: {message}.*\. [A-Z]"):
-        beam_sample(tiny_model(), torch.tensor([[1]]), **arguments)
+        beam_sample(UNCALLED, torch.tensor([[1]]), **{"max_new_tokens": 3, "num_beams": 2, **wrong})

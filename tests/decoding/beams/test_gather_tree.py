@@ -14,9 +14,9 @@ PARENTS = [[0, 0, 0], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
 TREE = torch.tensor(STEPS)[:, None], torch.tensor(PARENTS)[:, None]
 
 
-def test_a_tree_by_hand() -> None:
+def test_a_tree_by_hand(device: str) -> None:
     # Beam 0: 1 <- (2) 8 <- (1) 5 <- (0) 1. Beam 1: 9 <- (1) 9 <- (0) 4 <- (1) 2. Beam 2: 2 <- (0) 7 <- (2) 6 <- (2) 3.
-    found = gather_tree(*TREE, torch.tensor([4]), END)
+    found = gather_tree(*(value.to(device) for value in (*TREE, torch.tensor([4]))), END)
     assert found[:, 0].T.tolist() == [[1, 5, 8, 1], [2, 4, END, END], [3, 6, 7, 2]]
 
 
@@ -53,20 +53,15 @@ def by_loops(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end: int) ->
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_trees_equal_loops(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    steps, batch, beams = (int(torch.randint(1, 7, (), generator=generator)) for _ in range(3))
-    step_ids = torch.randint(0, 30, (steps, batch, beams), generator=generator)
-    parent_ids = torch.randint(0, beams, (steps, batch, beams), generator=generator)
-    lengths = torch.randint(0, steps + 3, (batch,), generator=generator)
-    expected = by_loops(step_ids, parent_ids, lengths, 3)
-    assert torch.equal(gather_tree(step_ids, parent_ids, lengths, 3), expected)
-
-
-def test_the_devices_agree(device: str) -> None:
-    found = gather_tree(*(value.to(device) for value in TREE), torch.tensor([4], device=device), END)
-    assert torch.equal(found.cpu(), gather_tree(*TREE, torch.tensor([4]), END))
+def test_random_trees_equal_loops() -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        steps, batch, beams = (int(torch.randint(1, 7, (), generator=generator)) for _ in range(3))
+        step_ids = torch.randint(0, 30, (steps, batch, beams), generator=generator)
+        parent_ids = torch.randint(0, beams, (steps, batch, beams), generator=generator)
+        lengths = torch.randint(0, steps + 3, (batch,), generator=generator)
+        expected = by_loops(step_ids, parent_ids, lengths, 3)
+        assert torch.equal(gather_tree(step_ids, parent_ids, lengths, 3), expected), seed
 
 
 def test_hypotheses_that_end_at_different_steps() -> None:

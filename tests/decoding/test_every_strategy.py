@@ -1,0 +1,362 @@
+"""What every strategy promises: rows of their own, each device, whatever logits there are, and whom it calls."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding import model as model_module
+from ascend_sample.decoding import sample, sample_and_rank, speculative_sample
+from ascend_sample.decoding.model import StepOutput, entered
+from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.every_strategy import (
+    BEAMS,
+    DRAWING,
+    STEP_BY_STEP,
+    STRATEGIES,
+    WITH_PROCESSORS,
+    drafted_by,
+    model_of,
+    several,
+)
+from tests.decoding.table_models import random_table
+from tests.decoding.tiny_models import tiny_model
+
+INF, NAN = math.inf, math.nan
+VOCAB_SIZE = 7
+EACH = pytest.mark.parametrize("name", STRATEGIES)
+OF_BEAMS = pytest.mark.parametrize("name", BEAMS)
+PROCESSED = pytest.mark.parametrize("name", WITH_PROCESSORS)
+PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
+MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
+ROOM = [6, 2, 9, 5, 7]
+MIXED = [
+    SamplingParams(temperature=0.7, top_k=5, seed=11),
+    SamplingParams(top_p=0.9, seed=2**64 - 1),
+    SamplingParams(min_p=0.05, seed=0),
+    SamplingParams(temperature=0.01, seed=3),
+    SamplingParams(temperature=1.5, seed=11),
+]
+
+
+def with_column(value: float, *columns: int) -> Tensor:
+    table = random_table(VOCAB_SIZE)
+    table[:, columns] = value
+    return table
+
+
+def identity(input_ids: Tensor, scores: Tensor) -> Tensor:
+    return scores
+
+
+@EACH
+def test_a_row_has_its_texts_and_scores_in_any_batch(name: str) -> None:
+    """Padding anywhere, lengths, stop tokens and requests of its own; the last row ends long after the others."""
+    model = tiny_model(vocab_size=11, sharpness=1.0)
+    options: dict[str, Any] = {"eos_token_id": [0, 5], **drafted_by(name, tiny_model(vocab_size=11, sharpness=0.7))}
+    options |= several(name)
+
+    def search(rows: list[int], input_ids: Tensor, **given: Any) -> tuple[list[list[int]], Tensor]:
+        own = {"params": [MIXED[row] for row in rows]} if name in DRAWING else {}
+        room = [ROOM[row] for row in rows]
+        output = STRATEGIES[name](model, input_ids, max_new_tokens=room, **options, **own, **given)
+        return output.to_lists(), output.sequences_scores
+
+    order = [3, 1, 4, 0, 2]
+    texts, scores = search(order, PROMPTS[order], attention_mask=MASK[order])
+    copies = len(texts) // len(order)
+    for place, row in enumerate(order):
+        alone, score = search([row], PROMPTS[row : row + 1, MASK[row].bool()])
+        here = slice(copies * place, copies * (place + 1))
+        assert alone == texts[here]
+        torch.testing.assert_close(score, scores[here])
+    assert len({len(text) for text in texts}) > 2, "texts must end early"
+
+
+@EACH
+def test_each_device_and_type_finds_the_same(name: str, device: str) -> None:
+    """The logits have the same bits in all of these types."""
+    table = random_table(30, spread=4.0).round()
+    prompts, options = PROMPTS[:3], {"attention_mask": MASK[:3], "max_new_tokens": [5, 3, 4], "eos_token_id": [2, 9]}
+    expected = STRATEGIES[name](model_of(table), prompts, **drafted_by(name, model_of(table)), **options)
+    options["attention_mask"] = MASK[:3].to(device)
+    types = (torch.float32, torch.bfloat16, torch.float64, torch.int32)
+    for dtype in types if device == "cpu" else types[:2]:
+        model = model_of(table.to(dtype), device)
+        found = STRATEGIES[name](model, prompts.to(device), **drafted_by(name, model), **options)
+        assert found.sequences.device.type == device
+        assert found.to_lists() == expected.to_lists()
+        torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
+
+
+@EACH
+def test_torchs_default_type_changes_nothing(name: str) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 7, "eos_token_id": 3, **several(name)}
+    expected = STRATEGIES[name](model_of(random_table()), PROMPTS, **options)
+    model = model_of(random_table())
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = STRATEGIES[name](model, PROMPTS, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.to_lists() == expected.to_lists()
+    assert found.sequences_scores.equal(expected.sequences_scores)
+
+
+@pytest.mark.filterwarnings("error")
+@EACH
+def test_entries_of_plus_infinity_share_the_mass(name: str, device: str) -> None:
+    prompts = torch.tensor([[1], [2]], device=device)
+    model = model_of(with_column(INF, 3), device)
+    for ends in ((), (0,)):  # log-probabilities come at the end, or with each step where one can be the last
+        alone = STRATEGIES[name](model, prompts, max_new_tokens=4, eos_token_id=ends, **drafted_by(name, model))
+        assert alone.to_lists() == [[3] * 4] * 2
+        assert alone.sequences_scores.tolist() == [0.0, 0.0]
+        shared = STRATEGIES[name](
+            model_of(with_column(INF, 3, 5), device), prompts, max_new_tokens=1, eos_token_id=ends
+        )
+        assert {text[0] for text in shared.to_lists()} <= {3, 5}
+        assert shared.sequences_scores.tolist() == [pytest.approx(-math.log(2))] * 2
+
+
+@pytest.mark.filterwarnings("error")
+@EACH
+def test_nan_counts_as_minus_infinity(name: str, device: str) -> None:
+    prompts = torch.tensor([[1], [2]], device=device)
+    found, expected = (
+        STRATEGIES[name](model, prompts, max_new_tokens=4, **drafted_by(name, model), **several(name))
+        for model in (model_of(with_column(value, 3), device) for value in (NAN, -INF))
+    )
+    assert found.to_lists() == expected.to_lists()
+    assert found.sequences_scores.isfinite().all()
+    assert found.sequences_scores.equal(expected.sequences_scores)
+
+
+@EACH
+@pytest.mark.parametrize("value", [NAN, -INF])
+def test_rows_with_nothing_to_choose_are_named_at_the_callers_line(name: str, value: float) -> None:
+    """After token 2 there is nothing; token 2 is never generated."""
+    table = with_column(-INF, 2)
+    table[2] = value
+    named = "prompts" if name in (*BEAMS, "sample_and_rank") else "rows"
+    message = rf"^{name.split()[0]}: in the {named} \[1\] some step had no token left to choose, every"
+    with pytest.warns(RuntimeWarning, match=message) as caught:
+        output = STRATEGIES[name](model_of(table), torch.tensor([[1], [2], [4]]), max_new_tokens=1)
+    assert output.sequences_scores.isneginf().tolist() == [False, True, False]
+    assert [warning.filename for warning in caught] == [__file__]
+    assert "STRATEGIES[name](" in linecache.getline(__file__, caught[0].lineno)
+
+
+@OF_BEAMS
+def test_prompts_whose_beams_find_nothing_later_are_named(name: str, device: str) -> None:
+    """After token 5 there is nothing but 2, and after token 2 nothing."""
+    table = with_column(-INF, 2)
+    table[5, :], table[2] = -INF, NAN
+    table[5, 2] = 0.0
+    with pytest.warns(RuntimeWarning, match=r"in the prompts \[1\] some step had no token left to choose"):
+        output = STRATEGIES[name](
+            model_of(table, device), torch.tensor([[1], [5], [4]], device=device), max_new_tokens=3
+        )
+    assert output.sequences_scores.isneginf().tolist() == [False, True, False]
+    assert output.lengths.tolist() == [3, 0, 3]
+
+
+@PROCESSED
+@pytest.mark.filterwarnings("ignore:.*some step had no token left:RuntimeWarning")
+def test_where_nothing_is_allowed_all_stop_together(name: str) -> None:
+    options: dict[str, Any] = {"logits_processor": [lambda ids, scores: torch.full_like(scores, -INF)]}
+    found = STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=6, **options)
+    assert found.sequences_scores.isneginf().all()
+    assert found.sequences.shape[1] == 0 or name not in BEAMS
+
+
+def test_masks_leave_nan_alone() -> None:
+    """The only finite logits are those of tokens that are not allowed, the token of an empty row among them."""
+    model = model_of(torch.tensor([[1.0, NAN, NAN, 2.0]]).expand(4, -1))
+    with pytest.warns(RuntimeWarning, match=r"sample: in the rows \[0\] some step had no token left"):
+        output = sample(model, torch.tensor([[0]]), SamplingParams(allowed_ids=[1, 2], seed=1), max_new_tokens=1)
+    assert output.sequences_scores.tolist() == [-INF]
+
+
+def test_the_prompts_of_ranked_texts_are_named() -> None:
+    table = with_column(-INF, 2)
+    table[2] = NAN
+    options: dict[str, Any] = {"max_new_tokens": 1, "num_samples": 5, "num_return_sequences": 2}
+    with pytest.warns(RuntimeWarning, match=r"sample_and_rank: in the prompts \[2\] some step had no token left"):
+        output = sample_and_rank(model_of(table), torch.tensor([[1], [4], [2]]), SamplingParams(seed=1), **options)
+    assert output.sequences_scores.isneginf().tolist() == [False, False, False, False, True, True]
+
+
+@pytest.mark.parametrize("name", STEP_BY_STEP)
+def test_a_row_that_is_done_needs_no_token(name: str) -> None:
+    """Nor is it impossible where another one is."""
+
+    def forbid_later(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores if input_ids.shape[1] == 1 else torch.full_like(scores, -INF)
+
+    with pytest.warns(RuntimeWarning, match=r"in the rows \[1\]"):
+        found = STRATEGIES[name](
+            model_of(random_table()), torch.arange(2)[:, None], max_new_tokens=[1, 3], logits_processor=[forbid_later]
+        )
+    assert found.sequences_scores.isfinite().tolist() == [True, False]
+
+
+def test_a_drafter_of_another_dtype() -> None:
+    table, params = random_table(VOCAB_SIZE), SamplingParams(seed=1)
+    options: dict[str, Any] = {"drafter": model_of(table.double()), "max_new_tokens": 9, "gamma": 2}
+    output = speculative_sample(model_of(table), torch.tensor([[1]]), params, **options)
+    assert output.stats is not None
+    assert output.stats.acceptance_rate() == 1.0
+
+
+def test_what_enters_is_not_copied_without_need(device: str) -> None:
+    for dtype in model_module.DTYPES:
+        logits = torch.ones(2, 3, dtype=dtype, device=device)
+        output = entered(StepOutput(logits, "cache", logits))
+        assert output.logits is logits
+        logits[1, 2] = NAN
+        changed = entered(output).logits
+        if device == "cpu":
+            assert changed.tolist() == [[1.0] * 3, [1.0, 1.0, -INF]]
+            assert changed.dtype == dtype
+        else:
+            assert changed is logits, "what chooses knows what NaN is"
+        assert logits[1, 2].isnan(), "the model's own stay as they are"
+        assert output[1:] == ("cache", logits)
+
+
+class InAGraph(ModuleModel):
+    """A `StepModel` that leaves gradients to its caller, as one of a user may."""
+
+    def _run(self, history: TokenHistory) -> tuple[Tensor, Tensor | None]:
+        assert not torch.is_grad_enabled()
+        return table_in_a_graph[history.tokens], torch.eye(VOCAB_SIZE)[history.tokens]
+
+
+table_in_a_graph = torch.nn.Parameter(random_table(VOCAB_SIZE))
+
+
+@EACH
+def test_no_graph_is_made(name: str) -> None:
+    kept = {"return_scores": True} if name in WITH_PROCESSORS else {}
+    output = STRATEGIES[name](InAGraph(torch.nn.Identity()), torch.tensor([[1], [2]]), max_new_tokens=4, **kept)
+    assert not any(scores.requires_grad for scores in (output.sequences_scores, *(output.scores or ())))
+    assert torch.is_grad_enabled()
+
+
+class EightPositions(ModuleModel):
+    """A model whose rows must not grow beyond eight tokens."""
+
+    def decode(self, tokens: Tensor, cache: TokenHistory) -> StepOutput:
+        assert int(cache.lengths.max()) < 8, "a row has outgrown the model"
+        return super().decode(tokens, cache)
+
+
+@PROCESSED
+def test_rows_that_are_done_do_not_grow(name: str) -> None:
+    """Together a prompt of 6 tokens and one of 1: 6 + 2 and 1 + 7 are 8, but 6 + 6 is more."""
+    prompts = torch.tensor([[1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 7]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]])
+    model = EightPositions(model_of(random_table(9, seed=1)).module)
+    found = STRATEGIES[name](model, prompts, attention_mask=mask, max_new_tokens=[2, 7])
+    assert found.lengths.tolist() == [2, 7]
+
+
+class CountingReorders(ModuleModel):
+    """Counts how often its cache's rows are taken."""
+
+    reorders = 0
+
+    def reorder(self, cache: TokenHistory, index: Tensor) -> TokenHistory:
+        self.reorders += 1
+        return super().reorder(cache, index)
+
+
+@pytest.mark.parametrize("name", ["greedy_search", "sample"])
+def test_a_cache_moves_where_rows_end_and_nowhere_else(name: str) -> None:
+    model = CountingReorders(model_of(random_table()).module)
+    STRATEGIES[name](model, torch.arange(4)[:, None], max_new_tokens=[2, 1, 7, 2])
+    assert model.reorders == 2  # after the first step and the second
+
+
+@PROCESSED
+def test_processors_see_no_nan_and_padding_behind_the_end_of_a_row(name: str, device: str) -> None:
+    table, seen = random_table(), []
+    table[:, 3] = NAN
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids[0, 2:].tolist())
+        assert scores[:, 3].isneginf().all()
+        return scores
+
+    prompts, options = torch.arange(2, device=device)[:, None], {"max_new_tokens": [1, 4], "pad_token_id": 77}
+    STRATEGIES[name](model_of(table, device), prompts, logits_processor=[look], **options)
+    if name in STEP_BY_STEP:
+        assert seen == [[], [], [77], [77, 77]]
+
+
+@PROCESSED
+def test_a_processor_that_makes_nan_forbids(name: str) -> None:
+    def spoil(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill(1, torch.tensor([2, 3]), NAN)
+
+    found = STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=6, logits_processor=[spoil])
+    assert not {2, 3} & set(found.sequences.flatten().tolist())
+    assert found.sequences_scores.isfinite().all()
+
+
+@PROCESSED
+def test_whoever_looks_at_scores_changes_nothing(name: str, device: str) -> None:
+    """Neither a processor that changes nothing; of beams ties apart, which it breaks by the tokens."""
+    for spoilt, dtype in ((0.5, torch.float32), (NAN, torch.bfloat16), (INF, torch.float32)):
+        table = random_table(9)
+        table[torch.arange(9), torch.arange(9) * 2 % 9] = spoilt
+        options: dict[str, Any] = {"max_new_tokens": 4, "eos_token_id": 0, **several(name)}
+        model, prompts = model_of(table.to(dtype), device), torch.tensor([[1], [2], [3]], device=device)
+        found = STRATEGIES[name](model, prompts, **options)
+        looks: list[dict[str, Any]] = [{"return_scores": True}, {"stopping_criteria": [lambda ids, scores: False]}]
+        for looked in (*looks, *([] if spoilt == INF else [{"logits_processor": [identity]}])):
+            again = STRATEGIES[name](model, prompts, **options, **looked)
+            assert again.to_lists() == found.to_lists(), looked
+            torch.testing.assert_close(again.sequences_scores, found.sequences_scores)
+
+
+@PROCESSED
+def test_a_criterion_sees_the_scores_of_its_step(name: str) -> None:
+    for is_kept in (False, True):
+        seen: list[tuple[int, tuple[Tensor, ...]]] = []
+
+        def look(input_ids: Tensor, scores: tuple[Tensor, ...], seen: Any = seen) -> bool:
+            seen.append((input_ids.shape[1] - 1, scores))
+            return False
+
+        options: dict[str, Any] = {"max_new_tokens": 3, "stopping_criteria": [look], "return_scores": is_kept}
+        found = STRATEGIES[name](model_of(random_table(9).half()), torch.tensor([[1]]), **options)
+        assert {length for length, _ in seen} == {1, 2, 3}
+        assert all(len(scores) == (length if is_kept else 1) for length, scores in seen)
+        assert {(step.dtype, step.shape[1]) for _, scores in seen for step in scores} == {(torch.float32, 9)}
+        assert (found.scores is not None) == is_kept
+
+
+@PROCESSED
+def test_a_criterion_may_speak_for_all_rows(name: str) -> None:
+    for answer in (True, torch.tensor(True), (torch.ones(1) > 0).numpy()[0]):
+        options: dict[str, Any] = {"stopping_criteria": [lambda ids, scores, it=answer: it]}
+        assert set(
+            STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=3, **options).lengths.tolist()
+        ) == {1}
+
+
+@EACH
+def test_progress_names_the_strategy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=3, progress=True)
+    assert name.split()[0] in (shown := capsys.readouterr().err)
+    assert "3/3" in shown
+    STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=3)
+    assert not capsys.readouterr().err
