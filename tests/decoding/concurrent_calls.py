@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,27 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample import decoding
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams
+from tests.decoding.every_strategy import STRATEGIES, drafted_by
 
 THREADS = 8
 MAX_NEW_TOKENS = [3, 2, 4]
-PARAMS = SamplingParams(seed=5, top_k=6)
-STRATEGIES: dict[str, Callable[..., DecodeOutput]] = {
-    "greedy_search": decoding.greedy_search,
-    "sample": functools.partial(decoding.sample, params=PARAMS),
-    "sample_and_rank": functools.partial(decoding.sample_and_rank, params=PARAMS, num_samples=2),
-    "beam_search": functools.partial(decoding.beam_search, num_beams=3),
-    "beam_search in_beam": functools.partial(decoding.beam_search, num_beams=3, finished="in_beam"),
-    "beam_sample": functools.partial(decoding.beam_sample, params=PARAMS, num_beams=2),
-    "group_beam_search": functools.partial(
-        decoding.group_beam_search, num_beams=4, num_beam_groups=2, diversity_penalty=0.5
-    ),
-    "contrastive_search": functools.partial(decoding.contrastive_search, top_k=3),
-    "speculative_sample": functools.partial(decoding.speculative_sample, params=PARAMS, gamma=2),
-}
 
 
 class Prompts(NamedTuple):
@@ -53,23 +37,14 @@ def ragged_prompts(seed: int, vocab_size: int) -> tuple[Tensor, Tensor]:
 
 def check_concurrent_calls(model: StepModel, prompts: Callable[[int], Prompts], without: tuple[str, ...] = ()) -> None:
     """Call every strategy with prompts of its own, one after the other and in threads; compare."""
-    names = [name for name in STRATEGIES if name not in without]
 
     def call(job: tuple[str, int]) -> DecodeOutput:
         name, seed = job
         given = prompts(seed)
-        drafter = {"drafter": model} if name == "speculative_sample" else {}
-        return STRATEGIES[name](
-            model,
-            given.input_ids,
-            max_new_tokens=MAX_NEW_TOKENS,
-            attention_mask=given.attention_mask,
-            encoder=given.encoder,
-            eos_token_id=[3],
-            **drafter,
-        )
+        options = {"attention_mask": given.attention_mask, "encoder": given.encoder, **drafted_by(name, model)}
+        return STRATEGIES[name](model, given.input_ids, max_new_tokens=MAX_NEW_TOKENS, eos_token_id=[3], **options)
 
-    jobs = [(name, seed) for seed, name in enumerate(names)]
+    jobs = [(name, seed) for seed, name in enumerate(STRATEGIES) if name not in without]
     alone = [call(job) for job in jobs]
     with switching_often(), ThreadPoolExecutor(THREADS) as threads:
         together = list(threads.map(call, jobs))

@@ -36,8 +36,8 @@ DRAWING: Final = tuple(name for name in STRATEGIES if "sample" in name)
 
 
 def several(name: str) -> dict[str, Any]:
-    """Returns the option that lets a search with beams give all that it has found."""
-    return {"num_return_sequences": 4} if name in BEAMS else {}
+    """Returns the option that lets a search give more than the best of what it has found."""
+    return {"num_return_sequences": 4 if name in BEAMS else 2} if name in (*BEAMS, "sample_and_rank") else {}
 
 
 def drafted_by(name: str, model: Any) -> dict[str, Any]:

@@ -174,6 +174,14 @@ def cost_of(name: str, vocab_size: int) -> Cost:
     return counted(RUNS[name], vocab_size)[1]
 
 
+def waits_of_one_read() -> int:
+    """Returns how often the host waits where it reads one number."""
+    value = torch.ones(1, device="npu")
+    with hostcann.profile() as counters:
+        value.item()
+    return counters.totals.waits
+
+
 def _counts(profile: hostcann.Profile) -> Counter[str]:
     totals, copies = profile.totals, profile.copies
     return Counter(launches=totals.launches, waits=totals.waits, d2h=copies.get("d2h", 0), h2d=copies.get("h2d", 0))

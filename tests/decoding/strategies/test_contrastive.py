@@ -1,4 +1,4 @@
-"""Contrastive search: worked by hand, beside a plain loop over single texts, and on both devices."""
+"""Contrastive search: worked by hand, and beside a plain loop over single texts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 from transformers import NoRepeatNGramLogitsProcessor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
-from ascend_sample.decoding.strategies import contrastive
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.planting import Trap, noticed
+from tests.decoding.every_strategy import model_of
 from tests.decoding.table_models import UNCALLED, random_table
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
@@ -138,19 +137,6 @@ def without_padding(processors: list[Any], ids: Tensor, scores: Tensor) -> Tenso
     return scores
 
 
-def test_the_same_tokens_on_both_devices(device: str) -> None:
-    """The table and the states have the same bits everywhere, and nothing is close."""
-    table, states = random_table(), random_table(seed=1).sign()
-    options: dict[str, Any] = {"max_new_tokens": [6, 3, 5], "eos_token_id": [2, 9], "penalty_alpha": 0.5}
-
-    def search(place: str) -> list[list[int]]:
-        logits, hidden = table.to(place), states.to(place)
-        model = ModuleModel(lambda input_ids: (logits[input_ids], hidden[input_ids]))
-        return contrastive_search(model, PROMPTS.to(place), attention_mask=MASK.to(place), **options).to_lists()
-
-    assert search(device) == search("cpu")
-
-
 def test_16_bit_states_are_compared_in_float32() -> None:
     """Tokens 0 and 1 are equally probable; the cosines with the prompt are 1 and 0.99995, which float16 has not."""
     states = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.0]]).half()
@@ -161,7 +147,7 @@ def test_16_bit_states_are_compared_in_float32() -> None:
     assert output.sequences_scores.dtype == torch.float32
 
 
-def a_finished_row_does_not_grow() -> None:
+def test_a_finished_row_needs_no_position() -> None:
     """The model has 96 positions; both rows need fewer, but not the long prompt with the long text."""
     prompts, mask = torch.ones(2, 90, dtype=torch.int64), torch.ones(2, 90, dtype=torch.int64)
     mask[0, 2:] = 0
@@ -169,24 +155,14 @@ def a_finished_row_does_not_grow() -> None:
     assert output.lengths.tolist() == [12, 2]
 
 
-TRAPS = [
-    Trap("padding counts as context", contrastive, "~request.attention_mask", "request.attention_mask & False",
-         test_padding_is_no_context),
-    Trap("the prompt is no context", contrastive, "~request.attention_mask", "request.attention_mask | True",
-         test_by_hand),
-    Trap("finished rows run out of positions", contrastive, "rows if texts.stand_in is None else rows[texts.stand_in]",
-         "rows", a_finished_row_does_not_grow),
-    Trap("new tokens are no context", contrastive, "self._length += 1", "self._length += 0", test_by_hand),
-    Trap("a forbidden token is taken for being new", contrastive,
-         "contrast.masked_fill_(log_probs == -torch.inf, -torch.inf)", "contrast",
-         test_a_forbidden_token_is_not_taken_for_being_new),
-    Trap("the cache of another candidate is kept", contrastive,
-         "model.reorder(output.cache, rows if", "model.reorder(output.cache, first_candidates if",
-         lambda: test_the_texts_of_a_loop_over_single_texts("gpt2")),
-]  # fmt: skip
-
-
-test_trap = pytest.mark.filterwarnings("ignore:contrastive_search")(noticed(TRAPS))
+@pytest.mark.filterwarnings("error")
+def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
+    """With alpha 1 probability counts for nothing, and 3 was seen; but it has the whole mass."""
+    table = random_table(7)
+    table[:, 3] = torch.inf
+    output = contrastive_search(model_of(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
+    assert output.to_lists() == [[3, 3]]
+    assert output.sequences_scores.tolist() == [0.0]
 
 
 BAD = [
@@ -195,7 +171,6 @@ BAD = [
     ({"penalty_alpha": 1.5}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1, got 1.5"),
     ({"penalty_alpha": -0.1}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1"),
     ({"penalty_alpha": None}, TypeError, "penalty_alpha must be a float, got NoneType"),
-    ({"max_new_tokens": -1}, ValueError, "max_new_tokens must be at least 1"),
 ]
 
 

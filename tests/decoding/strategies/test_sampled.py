@@ -1,4 +1,4 @@
-"""Sampling and ranking: worked by hand, alone and in batches, and on both devices."""
+"""Sampling and ranking: worked by hand, alone and in batches, and on each device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.models.module_model import ModuleModel
-from ascend_sample.decoding.strategies import loop, sampled
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
-from ascend_sample.sampling.requests import params as params_module
 from ascend_sample.sampling.requests.seeds import derive_seeds
-from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
@@ -44,70 +40,25 @@ def test_a_draw_by_hand(seed: int, bits: int) -> None:
 
 
 def test_scores_are_those_of_the_model_alone() -> None:
-    prompts = torch.tensor([[1], [1]])
-    output = sample(
-        table_model(TABLE),
-        prompts,
-        SamplingParams(bad_ids=[2], top_k=1),
-        max_new_tokens=2,
-        logits_processor=[lambda ids, scores: scores + torch.tensor([0.0, 5.0, 0.0])],
-    )
-    assert output.to_lists() == [[1, 1], [1, 1]]
-    torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4, 1e-4]))
+    options: dict[str, Any] = {"logits_processor": [lambda ids, scores: scores + torch.tensor([0.0, 5.0, 0.0])]}
+    params = SamplingParams(bad_ids=[2], top_k=1)
+    output = sample(table_model(TABLE), torch.tensor([[1]]), params, max_new_tokens=2, **options)
+    assert output.to_lists() == [[1, 1]]
+    torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4]))
 
 
-def test_temperature_0_is_greedy() -> None:
-    model = table_model(random_table(seed=2))
-    options: dict[str, Any] = {"max_new_tokens": [6, 3, 5, 9, 1], "eos_token_id": [2, 6], "attention_mask": MASK}
-    drawn = sample(model, PROMPTS, SamplingParams(temperature=0), **options)
-    found = greedy_search(model, PROMPTS, **options)
-    assert drawn.to_lists() == found.to_lists()
-    torch.testing.assert_close(drawn.sequences_scores, found.sequences_scores)
+def drawn_from_mixed(rows: list[int], device: str = "cpu", **options: Any) -> list[list[int]]:
+    model, params = table_model(random_table().to(device)), [MIXED[row] for row in rows]
+    options |= {"attention_mask": MASK[rows].to(device), "max_new_tokens": 8, "eos_token_id": [2, 5]}
+    return sample(model, PROMPTS[rows].to(device), params, **options).to_lists()
 
 
-def drawn_from_mixed(model: ModuleModel, rows: list[int], **options: Any) -> list[list[int]]:
-    return sample(
-        model,
-        PROMPTS[rows],
-        [MIXED[row] for row in rows],
-        max_new_tokens=8,
-        attention_mask=MASK[rows],
-        eos_token_id=[2, 5],
-        **options,
-    ).to_lists()
-
-
-def test_a_seeded_prompt_has_the_same_tokens_alone_and_in_any_batch() -> None:
-    model = table_model(random_table())
-    together = drawn_from_mixed(model, [0, 1, 2, 3, 4])
-    assert drawn_from_mixed(model, [3, 1, 4, 0, 2]) == [together[row] for row in (3, 1, 4, 0, 2)]
+def test_a_seeded_prompt_has_the_same_tokens_in_any_batch_and_on_each_device(device: str) -> None:
+    together = drawn_from_mixed([0, 1, 2, 3, 4])
+    assert drawn_from_mixed([3, 1, 4, 0, 2], device) == [together[row] for row in (3, 1, 4, 0, 2)]
     for row in range(5):
-        assert drawn_from_mixed(model, [row]) == [together[row]]
-        prompt = PROMPTS[row : row + 1, MASK[row].bool()]
-        assert sample(model, prompt, MIXED[row], max_new_tokens=8, eos_token_id=[2, 5]).to_lists() == [together[row]]
-    copies = drawn_from_mixed(model, [0, 1, 2], num_return_sequences=3)
-    assert copies[::3] == together[:3]
-
-
-def test_the_same_tokens_on_both_devices(device: str) -> None:
-    table = random_table()
-    expected = drawn_from_mixed(table_model(table), [0, 1, 2, 3, 4])
-    options: dict[str, Any] = {"max_new_tokens": 8, "eos_token_id": [2, 5], "attention_mask": MASK.to(device)}
-    found = sample(table_model(table.to(device)), PROMPTS.to(device), MIXED, **options)
-    assert found.sequences.device.type == device
-    assert found.to_lists() == expected
-
-
-def test_16_bit_logits_are_drawn_from_as_they_are(device: str) -> None:
-    """The table's values are small integers, the same in every dtype, so the tokens are too."""
-    table = random_table(spread=3.0).round()
-    options: dict[str, Any] = {"max_new_tokens": 6, "attention_mask": MASK}
-    params = SamplingParams(top_k=4, seed=9)
-    expected = sample(table_model(table), PROMPTS, params, **options)
-    options["attention_mask"] = MASK.to(device)
-    found = sample(table_model(table.bfloat16().to(device)), PROMPTS.to(device), params, **options)
-    assert found.to_lists() == expected.to_lists()
-    torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
+        assert drawn_from_mixed([row], device) == [together[row]]
+    assert drawn_from_mixed([0, 1, 2], device, num_return_sequences=3)[::3] == together[:3]
 
 
 def test_copies_have_seeds_of_their_own() -> None:
@@ -148,8 +99,8 @@ def test_the_joint_distribution_of_two_tokens() -> None:
     """A chi-square over 6,000 copies, at an error of 1e-6."""
     copies = 6_000
     table = TABLE.double().exp()
-    output = sample(table_model(TABLE), torch.tensor([[0]]), SamplingParams(seed=1), max_new_tokens=2,
-                    num_return_sequences=copies)  # fmt: skip
+    options: dict[str, Any] = {"max_new_tokens": 2, "num_return_sequences": copies}
+    output = sample(table_model(TABLE), torch.tensor([[0]]), SamplingParams(seed=1), **options)
     expected = (table[0][:, None] * table).flatten() * copies
     counts = torch.bincount(output.sequences[:, 0] * 3 + output.sequences[:, 1], minlength=9)
     degrees, statistic = 8, float(((counts - expected) ** 2 / expected).sum())
@@ -200,8 +151,9 @@ def test_a_transformer_with_copies_and_padding() -> None:
 
 def test_ranking_by_hand() -> None:
     """The texts are [1, 2] after 0, or [0], and so on: ranked by the mean log-probability, stop token included."""
-    drawn = sample(table_model(TABLE), torch.tensor([[0, 0, 0]]), SamplingParams(seed=2), max_new_tokens=3,
-                   eos_token_id=2, num_return_sequences=12)  # fmt: skip
+    model, prompt, params = table_model(TABLE), torch.tensor([[0, 0, 0]]), SamplingParams(seed=2)
+    options: dict[str, Any] = {"max_new_tokens": 3, "eos_token_id": 2}
+    drawn = sample(model, prompt, params, num_return_sequences=12, **options)
     table = TABLE.log_softmax(dim=1)
     for penalty in (0.0, 1.0, 2.0):
         scored = []
@@ -209,23 +161,11 @@ def test_ranking_by_hand() -> None:
             pairs = zip([0, *text[:-1]], text, strict=True)
             scored.append((sum(float(table[before, after]) for before, after in pairs) / len(text) ** penalty, text))
         scored.sort(key=lambda it: -it[0])
-        ranked = sample_and_rank(table_model(TABLE), torch.tensor([[0, 0, 0]]), SamplingParams(seed=2),
-                                 max_new_tokens=3, eos_token_id=2, num_samples=12, num_return_sequences=5,
-                                 length_penalty=penalty)  # fmt: skip
+        options |= {"num_samples": 12, "num_return_sequences": 5, "length_penalty": penalty}
+        ranked = sample_and_rank(model, prompt, params, **options)
         torch.testing.assert_close(ranked.sequences_scores, torch.tensor([score for score, _ in scored[:5]]))
         assert len(ranked.to_lists()[0]) == len(scored[0][1])
         assert ranked.sequences.shape[1] == int(ranked.lengths.max())
-
-
-def test_ranking_keeps_prompts_apart() -> None:
-    prompts, params = torch.tensor([[0], [2]]), [SamplingParams(seed=1), SamplingParams(bad_ids=[2], seed=1)]
-    options: dict[str, Any] = {"max_new_tokens": 3, "num_samples": 6, "num_return_sequences": 2}
-    output = sample_and_rank(table_model(TABLE), prompts, params, **options)
-    assert output.sequences.shape == (4, 3)
-    assert (output.sequences_scores[::2] >= output.sequences_scores[1::2]).all()
-    for row in range(2):
-        alone = sample_and_rank(table_model(TABLE), prompts[row : row + 1], params[row], **options)
-        assert alone.to_lists() == output.to_lists()[2 * row : 2 * row + 2]
 
 
 def test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token() -> None:
@@ -240,108 +180,28 @@ def test_a_row_without_candidates_is_named() -> None:
         return torch.full_like(scores, -torch.inf).index_copy(1, torch.tensor([1]), scores[:, 1:2])
 
     params = [SamplingParams(allowed_ids=[0, 2], seed=1), SamplingParams(top_k=3, seed=1)]
+    options: dict[str, Any] = {"max_new_tokens": 2, "logits_processor": [only_token_1]}
     with pytest.warns(RuntimeWarning, match=r"sample: in the rows \[0\] some step had no token left to choose"):
-        output = sample(
-            table_model(TABLE), torch.tensor([[0], [0]]), params, max_new_tokens=2, logits_processor=[only_token_1]
-        )
+        output = sample(table_model(TABLE), torch.tensor([[0], [0]]), params, **options)
     assert output.sequences_scores.isneginf().tolist() == [True, False]
     assert output.to_lists()[1] == [1, 1]  # fewer candidates than top-k: never one without probability
 
 
-def each_position_has_its_own_noise() -> None:
-    text = sample(COIN, torch.tensor([[0]]), SamplingParams(seed=3), max_new_tokens=40).to_lists()[0]
-    assert len(set(text)) == 2
+def test_seed_0_is_a_seed_and_each_position_has_its_own_noise() -> None:
+    first, again = (
+        sample(COIN, torch.tensor([[0]]), SamplingParams(seed=0), max_new_tokens=40).to_lists() for _ in range(2)
+    )
+    assert first == again
+    assert len(set(first[0])) == 2
 
 
-def seed_0_is_a_seed() -> None:
-    def draw() -> list[list[int]]:
-        return sample(COIN, torch.tensor([[0]]), SamplingParams(seed=0), max_new_tokens=40).to_lists()
-
-    assert draw() == draw()
-    assert len(set(draw()[0])) == 2
-
-
-def padding_does_not_count() -> None:
-    prompts, mask = torch.tensor([[0, 0, 1]]), torch.tensor([[0, 0, 1]])
-    params = SamplingParams(seed=3)
-    padded = sample(COIN, prompts, params, max_new_tokens=30, attention_mask=mask).to_lists()
-    assert padded == sample(COIN, prompts[:, 2:], params, max_new_tokens=30).to_lists()
-
-
-def a_processor_does_not_change_the_model() -> None:
+def test_a_processor_does_not_change_the_model() -> None:
     def write_into(input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores.fill_(0.0)
 
-    output = sample(
-        table_model(TABLE), torch.tensor([[1]]), SamplingParams(top_k=1), max_new_tokens=1,
-        logits_processor=[write_into],
-    )  # fmt: skip
+    options: dict[str, Any] = {"max_new_tokens": 1, "logits_processor": [write_into]}
+    output = sample(table_model(TABLE), torch.tensor([[1]]), SamplingParams(top_k=1), **options)
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([0.01]))
-
-
-TRAPS = [
-    Trap(
-        "a draw without candidates is silent (001)",
-        sampled,
-        "drawn.status if is_changed else None",
-        "None",
-        test_a_row_without_candidates_is_named,
-    ),
-    Trap(
-        "top-p 0 masks everything (001)",
-        params_module,
-        "if value is not DEFAULTS[name]:",
-        "if value is not DEFAULTS[name] and not (name == 'top_p' and value == 0):",
-        test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token,
-    ),
-    Trap(
-        "ranking divides by no length (001)",
-        sampled,
-        "drawn.sequences_scores / drawn.lengths.float() ** length_penalty",
-        "drawn.sequences_scores",
-        test_ranking_by_hand,
-    ),
-    Trap(
-        "the length penalty counts the prompt (001)",
-        sampled,
-        "drawn.lengths.float() ** length_penalty",
-        "(drawn.lengths.float() + request.input_ids.shape[1]) ** length_penalty",
-        test_ranking_by_hand,
-    ),
-    Trap(
-        "the noise is the same at every step (003)",
-        sampled,
-        "drawn = sampler(processed, batch)",
-        "drawn = sampler(processed, batch, advance=False)",
-        each_position_has_its_own_noise,
-    ),
-    Trap("seed 0 is no seed (003)", sampled, "if one.seed is None else derived", "if not one.seed else derived",
-         seed_0_is_a_seed),
-    Trap(
-        "a processor changes the model's logits (003)",
-        loop,
-        "scores = without_nan(logits)",
-        "scores = logits.to(torch.float32)",
-        a_processor_does_not_change_the_model,
-    ),
-    Trap(
-        "positions count padding",
-        sampled,
-        "for _ in range(copies)])",
-        "for _ in range(copies)], positions=[request.input_ids.shape[1]] * len(rows))",
-        padding_does_not_count,
-    ),
-    Trap(
-        "copies share a seed",
-        sampled,
-        "derive_seeds(one.seed, copies)",
-        "[one.seed] * copies",
-        test_copies_have_seeds_of_their_own,
-    ),
-]  # fmt: skip
-
-
-test_trap = noticed(TRAPS)
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -352,7 +212,6 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
     ({"num_return_sequences": 2.0}, TypeError, "num_return_sequences must be an int"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
-    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1"),
 ]
 BAD_RANKING: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_samples": 0}, ValueError, "num_samples must be at least 1, got 0"),
@@ -361,11 +220,10 @@ BAD_RANKING: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"length_penalty": "long"}, TypeError, "length_penalty must be a float, got str"),
     ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
 ]
-CALLS = [("sample", sample, it) for it in BAD] + [("sample_and_rank", sample_and_rank, it) for it in BAD + BAD_RANKING]
 
 
-@pytest.mark.parametrize(("name", "strategy", "case"), CALLS)
-def test_bad_input_is_named_before_the_model_is_called(name: str, strategy: Any, case: Any) -> None:
-    wrong, error, message = case
-    with pytest.raises(error, match=rf"^{name}: {message}.*\. [A-Z]"):
-        strategy(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
+@pytest.mark.parametrize("strategy", [sample, sample_and_rank])
+def test_bad_input_is_named_before_the_model_is_called(strategy: Any, subtests: pytest.Subtests) -> None:
+    for wrong, error, message in BAD if strategy is sample else (*BAD, *BAD_RANKING):
+        with subtests.test(msg=str(wrong)), pytest.raises(error, match=rf"^{strategy.__name__}: {message}.*\. [A-Z]"):
+            strategy(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
