@@ -45,6 +45,7 @@ def test_digits_are_turned_round_and_padded() -> None:
     assert encoded["counts"].tolist() == [1, 4]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_faster_transformer() -> None:
     output = run_as_user(str(EXAMPLES / "faster_transformer.py"), "405", "--beams", "8", seconds=TRAINING_LIMIT_SECONDS)
@@ -66,6 +67,7 @@ def test_faster_transformer() -> None:
     assert " ".join(reversed(words)).replace("<end>", "").strip() == hypotheses[0][1]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_translate_onnx(tmp_path: Path) -> None:
     output = run_as_user(
@@ -98,6 +100,7 @@ def assert_beams_of_one_search(tree: dict[str, Any], steps: int, beams: int) -> 
     assert set(tree["steps"][0]["parents"]) == {0}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_strategies(tmp_path: Path) -> None:
     file = tmp_path / "tree.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
@@ -11,32 +11,29 @@ import torch
 from torch import Tensor
 from transformers import TextIteratorStreamer, TextStreamer
 
-from ascend_sample.decoding import streaming
-from ascend_sample.decoding.beams.beam import beam_search
-from ascend_sample.decoding.beams.group_beam import group_beam_search
-from ascend_sample.decoding.beams.sampled_beam import beam_sample
-from ascend_sample.decoding.models.module_model import ModuleModel
-from ascend_sample.decoding.speculation.speculative import speculative_sample
-from ascend_sample.decoding.strategies.contrastive import contrastive_search
-from ascend_sample.decoding.strategies.greedy import greedy_search
-from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
+from ascend_sample.decoding import greedy_search, sample, speculative_sample
+from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.planting import Trap, noticed
-from tests.decoding.strategies.test_loop import counted, waits_of_one_read
+from tests.decoding import launch_counts
+from tests.decoding.every_strategy import GREEDY, STEP_BY_STEP, STRATEGIES, drafted_by, model_of
+from tests.decoding.launch_counts import LAST_PASS, waits_of_one_read
 from tests.decoding.table_models import UNCALLED, table_model
 from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 
-GREEDY = SamplingParams(temperature=0)
-STRATEGIES: dict[str, Callable[..., Any]] = {
-    "greedy_search": greedy_search,
-    "sample": lambda *given, **options: sample(*given, GREEDY, **options),
-    "contrastive_search": lambda *given, **options: contrastive_search(*given, penalty_alpha=0.0, **options),
-    "speculative_sample": lambda model, *given, **options: speculative_sample(
-        model, *given, GREEDY, drafter=model, gamma=3, **options
-    ),
+STREAMED = (*STEP_BY_STEP, "speculative_sample")
+OWN: dict[str, dict[str, Any]] = {
+    "sample": {"params": GREEDY},
+    "contrastive_search": {"penalty_alpha": 0.0},
+    "speculative_sample": {"params": GREEDY, "gamma": 3},
 }
+"""What makes a strategy greedy."""
 WORDS = ["nought ", "one ", "two ", "three", "-teen ", "line\n", "six ", "seven", "ty ", "nine ", "ten ", "la", " di "]
-SUCCESSOR = table_model(torch.eye(10).roll(1, dims=1) * 90.0)  # after t comes t + 1, after 9 comes 0
+TO_THE_NEXT = torch.eye(10).roll(1, dims=1) * 90.0  # after t comes t + 1, after 9 comes 0
+SUCCESSOR = table_model(TO_THE_NEXT)
+
+
+def greedily(name: str, model: Any, *given: Any, **options: Any) -> DecodeOutput:
+    return STRATEGIES[name](model, *given, **{**OWN.get(name, {}), **drafted_by(name, model), **options})
 
 
 class Words:
@@ -75,16 +72,13 @@ class Texts(TextStreamer):  # type: ignore[misc]
         self.parts.append((text, stream_end))
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", STREAMED)
 def test_each_row_gets_its_prompt_its_tokens_and_one_end(name: str, device: str) -> None:
-    table, states = torch.eye(10).roll(1, dims=1).to(device) * 90.0, torch.eye(10, device=device)
-    model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
     prompts = torch.tensor([[7, 8, 0], [9, 0, 1], [4, 2, 9]], device=device)
     mask = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 1, 0]], device=device)
     rows = [Recorder(), Recorder(), Recorder()]
-    output = STRATEGIES[name](
-        model, prompts, attention_mask=mask, max_new_tokens=[9, 1, 4], eos_token_id=[2, 99], on_tokens=rows
-    )
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [9, 1, 4], "eos_token_id": [2, 99]}
+    output = greedily(name, model_of(TO_THE_NEXT, device), prompts, on_tokens=rows, **options)
     assert output.to_lists() == [[9, 0, 1, 2], [2], [3, 4, 5, 6]]
     assert [row.told[0] for row in rows] == [[[7, 8]], [[0, 1]], [[2]]]
     assert [row.tokens() for row in rows] == output.to_lists()
@@ -115,26 +109,15 @@ def test_a_row_is_told_as_soon_as_it_is_known() -> None:
 
 def test_several_tokens_of_a_round_come_together() -> None:
     row = Recorder()
-    speculative_sample(
-        SUCCESSOR,
-        torch.tensor([[0]]),
-        GREEDY,
-        drafter=SUCCESSOR,
-        gamma=3,
-        max_new_tokens=9,
-        eos_token_id=7,
-        on_tokens=row,
-    )
+    options: dict[str, Any] = {"drafter": SUCCESSOR, "gamma": 3, "max_new_tokens": 9, "eos_token_id": 7}
+    speculative_sample(SUCCESSOR, torch.tensor([[0]]), GREEDY, on_tokens=row, **options)
     assert row.told == [[[0]], [1], [2, 3, 4, 5], [6, 7], "end"]
 
 
 def test_copies_of_a_prompt_have_streamers_of_their_own() -> None:
-    rows = [Recorder() for _ in range(4)]
-    params = SamplingParams(seed=1)
-    model = table_model(torch.zeros(10, 10))
-    output = sample(
-        model, torch.tensor([[3], [4]]), params, num_return_sequences=2, max_new_tokens=5, on_tokens=tuple(rows)
-    )
+    rows, model = tuple(Recorder() for _ in range(4)), table_model(torch.zeros(10, 10))
+    options: dict[str, Any] = {"num_return_sequences": 2, "max_new_tokens": 5}
+    output = sample(model, torch.tensor([[3], [4]]), SamplingParams(seed=1), on_tokens=rows, **options)
     assert [row.told[0] for row in rows] == [[[3]], [[3]], [[4]], [[4]]]
     assert [row.tokens() for row in rows] == output.to_lists()
 
@@ -152,19 +135,11 @@ def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[st
         endless = greedy_search(step_model(kind, seed), prompts, encoder=encoder, max_new_tokens=12).to_lists()[0]
         for stop in (None, endless[0], endless[6]):
             expected = Texts(**options)
-            model.generate(
-                **inputs, streamer=expected, max_new_tokens=12, do_sample=False, eos_token_id=stop, pad_token_id=0
-            )
-            for name, strategy in STRATEGIES.items():
+            asked: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": stop, "pad_token_id": 0}
+            model.generate(**inputs, streamer=expected, do_sample=False, **asked)
+            for name in STREAMED:
                 found = Texts(**options)
-                strategy(
-                    step_model(kind, seed),
-                    prompts,
-                    encoder=encoder,
-                    max_new_tokens=12,
-                    eos_token_id=stop,
-                    on_tokens=found,
-                )
+                greedily(name, step_model(kind, seed), prompts, encoder=encoder, on_tokens=found, **asked)
                 if name == "speculative_sample":  # in larger parts
                     assert "".join(text for text, _ in found.parts) == "".join(text for text, _ in expected.parts)
                     assert [is_end for _, is_end in found.parts].count(True) == 1
@@ -199,59 +174,30 @@ def test_an_error_is_no_end() -> None:
     assert row.told == [[[5]], [6], [7]]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", STREAMED)
 def test_there_is_one_streamer_for_each_row(name: str) -> None:
-    prompts = torch.tensor([[1], [2]])
     for given, count in ((Recorder(), 1), ([Recorder() for _ in range(3)], 3)):
-        with pytest.raises(
-            ValueError, match=rf"^{name}: on_tokens must be one streamer for each of 2 rows, got {count}\. G"
-        ):
-            STRATEGIES[name](UNCALLED, prompts, max_new_tokens=2, on_tokens=given)
+        message = rf"^{name}: on_tokens must be one streamer for each of 2 rows, got {count}\. G"
+        with pytest.raises(ValueError, match=message):
+            STRATEGIES[name](UNCALLED, torch.tensor([[1], [2]]), max_new_tokens=2, on_tokens=given)
 
 
-AT_THE_END: dict[str, Callable[..., Any]] = {
-    "beam_search": lambda *given, **options: beam_search(*given, num_beams=2, **options),
-    "beam_sample": lambda *given, **options: beam_sample(*given, num_beams=2, **options),
-    "group_beam_search": lambda *given, **options: group_beam_search(
-        *given, num_beams=2, num_beam_groups=2, diversity_penalty=1.0, **options
-    ),
-    "sample_and_rank": sample_and_rank,
-}
-
-
-@pytest.mark.parametrize("name", AT_THE_END)
-@pytest.mark.parametrize("listener", [print, Recorder(), [Recorder()]])
-def test_what_is_known_at_the_end_alone_is_not_streamed(name: str, listener: Any) -> None:
-    message = (
-        rf"^{name}: on_tokens must be None, got .*\. No token is sure to be returned before the end: .* greedy_search"
-    )
-    with pytest.raises(ValueError, match=message):
-        AT_THE_END[name](UNCALLED, torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in STREAMED])
+def test_what_is_known_at_the_end_alone_is_not_streamed(name: str) -> None:
+    told = rf"^{name.split()[0]}: on_tokens must be None, got .*\. No token is sure to be returned .* greedy_search"
+    for listener in (print, Recorder(), [Recorder()]):
+        with pytest.raises(ValueError, match=told):
+            STRATEGIES[name](UNCALLED, torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
 
 
 @pytest.mark.parametrize("name", ["greedy_search", "contrastive_search"])
 def test_a_step_is_read_once_for_all_streamers_and_not_for_a_function(counting: None, npu: str, name: str) -> None:
-    listeners: tuple[tuple[Callable[[], Any], int], ...] = (
-        (lambda: None, 0),
-        (lambda: lambda tokens, counts: None, 0),
-        (lambda: [Recorder() for _ in range(4)], 1),
+    listeners: tuple[tuple[Any, int], ...] = (
+        (None, 0),
+        (lambda tokens, counts: None, 0),
+        ([Recorder() for _ in range(launch_counts.PROMPTS)], 1),
     )
-    for make, reads in listeners:
-        few, many = (counted(STRATEGIES[name], npu, steps, on_tokens=make()) for steps in (3, 9))
-        waits = [sum(counters.synchronizations.values()) for counters in (few, many)]
-        assert waits[1] - waits[0] == 6 * reads * waits_of_one_read(npu)
-
-
-def greedy_rows() -> None:
-    test_each_row_gets_its_prompt_its_tokens_and_one_end("greedy_search", "cpu")
-
-
-TRAPS = [
-    Trap("rows that are done are told again", streaming, "del self._streamers[row]", "pass", greedy_rows),
-    Trap("padding is streamed", streaming, "prompt[is_token][None]", "prompt[None]", greedy_rows),
-    Trap("what is beyond a row's count is streamed", streaming, "facts[row, :count]", "facts[row, :-2]",
-         lambda: test_each_row_gets_its_prompt_its_tokens_and_one_end("speculative_sample", "cpu")),
-]  # fmt: skip
-
-
-test_trap = noticed(TRAPS)
+    for listener, reads in listeners:
+        options: dict[str, Any] = {"max_new_tokens": LAST_PASS + 1, "on_tokens": listener}
+        _, cost = launch_counts.counted(lambda *given, it=options: STRATEGIES[name](*given, **it), 100)
+        assert (cost.d2h, cost.waits) == (reads, reads * waits_of_one_read())

@@ -49,7 +49,12 @@ MODELS: dict[str, tuple[Callable[[], StepModel], Callable[[int], Prompts]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+IN_THE_LONG_TIER = ("llama", "t5", "marian", "pegasus", "EncoderDecoder")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_THE_LONG_TIER)) for name in MODELS]
+)
 def test_a_call_finds_in_threads_what_it_finds_alone(name: str) -> None:
     make, prompts = MODELS[name]
     check_concurrent_calls(make(), prompts)
@@ -80,17 +85,7 @@ def ragged_prefill(model: StepModel, kind: str, seed: int) -> Callable[[], StepO
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
 def test_passes_that_meet_in_the_middle_have_their_own_positions(kind: str) -> None:
-    module = tiny_transformer(kind)
-    models = [EncoderDecoderModel(module), EncoderDecoderModel(module)]
-    calls = [ragged_prefill(model, kind, seed) for seed, model in enumerate(models)]
-    alone = [call().logits for call in calls]
-    together = Meeting(module).of(*calls)
-    for expected, found in zip(alone, together, strict=True):
-        assert found.logits.equal(expected)
-
-
-@pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
-def test_who_calls_the_module_itself_meanwhile_has_ordinary_positions(kind: str) -> None:
+    """Of two adapters, and of one beside somebody who calls the module itself."""
     module = tiny_transformer(kind)
     source = {name.removeprefix("encoder_"): value for name, value in encoder_inputs(kind, ROWS, 1).items()}
     tokens = ragged_prompts(1, VOCAB_SIZE)[0]
@@ -99,11 +94,12 @@ def test_who_calls_the_module_itself_meanwhile_has_ordinary_positions(kind: str)
     def direct() -> Tensor:
         return module(decoder_input_ids=tokens, **source).logits
 
-    call = ragged_prefill(EncoderDecoderModel(module), kind, 0)
-    expected = call().logits, direct()
-    found = Meeting(module).of(call, direct)
-    assert found[0].logits.equal(expected[0])
-    assert found[1].equal(expected[1])
+    first, second = (ragged_prefill(EncoderDecoderModel(module), kind, seed) for seed in range(2))
+    for other in (lambda: second().logits, direct):
+        expected = first().logits, other()
+        found = Meeting(module).of(lambda: first().logits, other)
+        assert found[0].equal(expected[0])
+        assert found[1].equal(expected[1])
 
 
 def test_adapters_leave_no_more_behind_than_one() -> None:

@@ -8,43 +8,92 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.generation import BaseStreamer
 
-from ascend_sample.decoding import model as model_module
-from ascend_sample.decoding import steps
-from ascend_sample.decoding.beams import run
-from ascend_sample.decoding.beams.beam import beam_search
-from ascend_sample.decoding.beams.group_beam import group_beam_search
-from ascend_sample.decoding.beams.sampled_beam import beam_sample
-from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding import ModelDrafter, StepOutput, beam_search, greedy_search, speculative_sample
 from ascend_sample.decoding.models.module_model import ModuleModel
-from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter
-from ascend_sample.decoding.speculation.speculative import speculative_sample
-from ascend_sample.decoding.strategies.contrastive import contrastive_search
-from ascend_sample.decoding.strategies.greedy import greedy_search
-from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
-from tests.decoding.planting import Trap, noticed
-from tests.decoding.table_models import WithoutCache, random_table, table_model
+from ascend_sample.decoding.request import check_request
+from tests.decoding.every_strategy import STRATEGIES, WITH_PROCESSORS, model_of
+from tests.decoding.table_models import UNCALLED, WithoutCache, random_table, table_model
 from tests.decoding.tiny_transformers import step_model, tiny_transformer
 
-Strategy = Callable[..., Any]
-GROUPS: dict[str, Any] = {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.5}
-STRATEGIES: dict[str, Strategy] = {
-    "greedy_search": greedy_search,
-    "sample": sample,
-    "sample_and_rank": lambda *given, **options: sample_and_rank(*given, num_samples=2, **options),
-    "beam_search": lambda *given, **options: beam_search(*given, num_beams=2, **options),
-    "beam_search in the beam": lambda *given, **options: beam_search(
-        *given, num_beams=2, finished="in_beam", **options
-    ),
-    "beam_sample": lambda *given, **options: beam_sample(*given, num_beams=2, **options),
-    "group_beam_search": lambda *given, **options: group_beam_search(*given, **GROUPS, **options),
-    "contrastive_search": contrastive_search,
-    "speculative_sample": lambda *given, **options: speculative_sample(*given, drafter=NGramDrafter(), **options),
-}
-WITHOUT_STEPS = ("speculative_sample",)
 IDS = torch.tensor([[1, 2], [3, 0]])
-TABLE, STATES = random_table(), random_table(seed=1)
-MODEL = ModuleModel(lambda input_ids: (TABLE[input_ids], STATES[input_ids]))
+TABLE = random_table()
+MODEL = model_of(TABLE)
+IDS_AS_DICT = {"input_ids": IDS, "attention_mask": IDS > 0}
+ONE_OR_EACH = "max_new_tokens must be an int, or one for each of 2 prompts, got"
+ENDS = "eos_token_id must be an int, or a list of them, got"
+LISTENER = "on_tokens must be a function of tokens and counts, a streamer .*, got"
+REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"model": torch.nn.Linear(1, 1)}, TypeError, "model must be a StepModel, got Linear without prefill, decode, "),
+    ({"model": ModuleModel}, TypeError, "model must be a StepModel, got the class ModuleModel"),
+    ({"input_ids": [[1, 2]]}, TypeError, "input_ids must be an int64 tensor, got list"),
+    ({"input_ids": IDS_AS_DICT}, TypeError, r"input_ids must be .*, got dict (?=.*by name: search\(model, \*\*tokens)"),
+    ({"input_ids": IDS.float()}, TypeError, "input_ids must be an int64 tensor, got a tensor of torch.float32"),
+    ({"input_ids": -IDS}, ValueError, r"input_ids must be at least 0, got \[-3, -2, -1\] in the rows \[0, 1\]"),
+    ({"input_ids": IDS.int()}, TypeError, r"input_ids must .* torch.int32 \[2, 2\](?=\. Convert .*dtype=torch.int64)"),
+    ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
+    ({"input_ids": IDS[:, :0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2, 0\]"),
+    ({"attention_mask": IDS * 1j}, TypeError, "attention_mask must be a bool or int64 tensor"),
+    ({"attention_mask": IDS[:1]}, ValueError, r"attention_mask must have the shape of input_ids, \[2, 2\]"),
+    ({"attention_mask": torch.tensor([[0, 0], [1, 1]])}, ValueError,
+     r"attention_mask must leave each row a token, got none in the rows \[0\]"),
+    ({"attention_mask": torch.tensor([[1, 1], [2, -1]])}, ValueError,
+     r"attention_mask must be 0 or 1, got \[-1, 2\] in the rows \[1\]"),
+    ({"encoder": IDS}, TypeError, r"encoder must be a dict of tensors, got a tensor of torch.int64 \[2, 2\]"),
+    ({"encoder": {1: IDS}}, TypeError, "the name of an input of encoder must be a str, got int 1"),
+    ({"encoder": {"memory": [1, 2]}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\], got list"),
+    ({"encoder": {"memory": torch.ones(3, 1)}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\]"),
+    ({"encoder": {"encoder_attention_mask": IDS}}, ValueError, r"encoder\['enc.*'\] must be 0 or 1, got \[0, 1, 2, "),
+    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
+    ({"max_new_tokens": [3, 0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
+    ({"max_new_tokens": [3]}, ValueError, f"{ONE_OR_EACH} 1 values"),
+    ({"max_new_tokens": 1.5}, TypeError, f"{ONE_OR_EACH} float 1.5"),
+    ({"max_new_tokens": "3"}, TypeError, f"{ONE_OR_EACH} str '3'"),
+    ({"max_new_tokens": None}, TypeError, f"{ONE_OR_EACH} NoneType"),
+    ({"max_new_tokens": True}, TypeError, f"{ONE_OR_EACH} bool True"),
+    ({"max_new_tokens": torch.tensor(2.5)}, TypeError, ONE_OR_EACH),
+    ({"max_new_tokens": [3, "3"]}, TypeError, "max_new_tokens must be an int, got str '3'"),
+    ({"eos_token_id": -1}, ValueError, "eos_token_id must be at least 0, got -1"),
+    ({"eos_token_id": "</s>"}, TypeError, f"{ENDS} str '</s>'"),
+    ({"eos_token_id": {1, 2}}, TypeError, rf"{ENDS} set \{{1, 2\}}"),
+    ({"eos_token_id": [1, "2"]}, TypeError, "eos_token_id must be an int, got str '2'"),
+    ({"pad_token_id": -1}, ValueError, "pad_token_id must be at least 0, got -1"),
+    ({"logits_processor": print}, TypeError, "logits_processor must be a list of callables"),
+    ({"stopping_criteria": [1]}, TypeError, "stopping_criteria must be a list of callables"),
+    ({"on_tokens": 1}, TypeError, f"{LISTENER} int 1"),
+    ({"on_tokens": []}, TypeError, rf"{LISTENER} list \[\]"),
+    ({"on_tokens": [print, print]}, TypeError, f"{LISTENER} list"),
+    ({"on_tokens": BaseStreamer}, TypeError, "on_tokens must be a function .*, got type <class .*BaseStreamer'>"),
+    ({"on_tokens": [BaseStreamer()] * 2}, ValueError, "on_tokens must be a streamer of its own for each row, got Base"),
+    ({"progress": 1}, TypeError, "progress must be True or False, got int 1"),
+    ({"return_scores": "no"}, TypeError, "return_scores must be True or False, got str"),
+    ({"eos": 3, "return_score": True}, TypeError,
+     "options must be parameters of its own, or attention_mask, encoder, .*, return_scores, got eos, return_score"),
+    ({"temperature": 0.7, "top_k": 3}, TypeError,
+     r"options must be .*, got temperature, top_k(?=\. Put temperature, top_k into params=SamplingParams\()"),
+    ({"streamer": BaseStreamer()}, TypeError,
+     r"options must be .*, got streamer(?=\. Give it as on_tokens to greedy_search, sample, contr)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), REQUESTS)
+def test_what_is_wrong_with_a_request_is_said(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=rf"^search: {message}.*\. [A-Z]"):
+        check_request("search", **{"model": UNCALLED, "input_ids": IDS, "max_new_tokens": 4, **wrong})
+
+
+def test_what_is_derived() -> None:
+    mask = torch.tensor([[1, 1], [1, 0]])
+    request = check_request("search", UNCALLED, IDS, [2, 5], attention_mask=mask, eos_token_id=(7, 8))
+    assert (request.max_steps, request.pad_token_id, request.batch_size) == (5, 7, 2)
+    assert request.prompt_lengths().tolist() == [2, 1]
+    assert request.is_eos(torch.tensor([[6, 7], [8, 9]])).tolist() == [[False, True], [True, False]]
+    for lengths in (3, torch.tensor(3), torch.tensor([3, 3]), (3, 3)):
+        assert check_request("search", UNCALLED, IDS, lengths).max_new_tokens.tolist() == [3, 3]
+    none = check_request("search", UNCALLED, IDS, 1)
+    assert none.pad_token_id == 0
+    assert not none.is_eos(IDS).any()
 
 
 class Returns(WithoutCache):
@@ -85,7 +134,7 @@ def embedding(device: str) -> torch.nn.Module:
 MODELS: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
     (lambda: ModuleModel(of_last), {}, ValueError,
      r"^ModuleModel: module of_last must return logits \[2, 2, vocab_size\], .*, got a tensor of .* \[2, 11\]"),
-    (lambda: ModuleModel(lambda input_ids: (TABLE[input_ids], STATES)), {}, ValueError,
+    (lambda: ModuleModel(lambda input_ids: (TABLE[input_ids], TABLE)), {}, ValueError,
      r"^ModuleModel: module <lambda> must return hidden states \[2, 2, hidden_size\], .*, got a .* \[11, 11\]"),
     (lambda: ModuleModel(lambda input_ids: TABLE[input_ids].tolist()), {}, TypeError,
      r"^ModuleModel: module <lambda> must return logits .*, got list"),
@@ -128,12 +177,11 @@ MODELS: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize(("make", "options", "error", "message"), MODELS)
-def test_what_is_wrong_with_a_model_is_said(
-    name: str, make: Callable[[], Any], options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message.replace("{name}", name.split()[0]) + r".*\. [A-Z]"):
-        STRATEGIES[name](make(), IDS, max_new_tokens=3, **options)
+def test_what_is_wrong_with_a_model_is_said(name: str, subtests: pytest.Subtests) -> None:
+    for make, options, error, message in MODELS:
+        whole = message.replace("{name}", name.split()[0]) + r".*\. [A-Z]"
+        with subtests.test(msg=message), pytest.raises(error, match=whole):
+            STRATEGIES[name](make(), IDS, max_new_tokens=3, **options)
 
 
 def test_prompts_on_another_device_than_the_model(npu: str) -> None:
@@ -162,9 +210,9 @@ def first_column(input_ids: Tensor, scores: Any) -> Any:
 
 
 RESULTS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
-    ("logits_processor", Nothing(), TypeError, r"Nothing must return scores \[\d, 11\], got NoneType None"),
-    ("logits_processor", first_column, ValueError, r"first_column must return scores \[\d, 11\], got a .* \[\d\]"),
-    ("stopping_criteria", Nothing(), TypeError, r"Nothing must return a bool, or a bool .* \[\d\], got NoneType"),
+    ("logits_processor", Nothing(), TypeError, r"Nothing must return scores \[\d+, 11\], got NoneType None"),
+    ("logits_processor", first_column, ValueError, r"first_column must return scores \[\d+, 11\], got a .* \[\d\]"),
+    ("stopping_criteria", Nothing(), TypeError, r"Nothing must return a bool, or a bool .* \[\d+\], got NoneType"),
     ("stopping_criteria", lambda ids, scores: [True], TypeError, r"<lambda> must return a bool.*, got list \[True\]"),
     ("stopping_criteria", lambda ids, scores: torch.zeros(len(ids)), ValueError, r".*, got a .* of torch.float32 \["),
     ("stopping_criteria", lambda ids, scores: ids[:, 0], ValueError, r".*, got a tensor of torch.int64 \["),
@@ -173,20 +221,12 @@ RESULTS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITHOUT_STEPS])
-@pytest.mark.parametrize(("option", "callback", "error", "message"), RESULTS)
-def test_what_a_callback_returns_is_checked(
-    name: str, option: str, callback: Callable[..., Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=rf"^{name.split()[0]}: {option} {message}.*\. [A-Z]"):
-        STRATEGIES[name](MODEL, IDS, max_new_tokens=3, **{option: [callback]})
-
-
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in WITHOUT_STEPS])
-def test_a_criterion_may_speak_for_all_rows(name: str) -> None:
-    for answer in (True, torch.tensor(True), (TABLE[0, 0] == TABLE[0, 0]).numpy()[()]):
-        output = STRATEGIES[name](MODEL, IDS, max_new_tokens=3, stopping_criteria=[lambda ids, scores, it=answer: it])
-        assert output.lengths.tolist() == [1, 1]
+@pytest.mark.parametrize("name", WITH_PROCESSORS)
+def test_what_a_callback_returns_is_checked(name: str, subtests: pytest.Subtests) -> None:
+    for option, callback, error, message in RESULTS:
+        whole = rf"^{name.split()[0]}: {option} {message}.*\. [A-Z]"
+        with subtests.test(msg=message), pytest.raises(error, match=whole):
+            STRATEGIES[name](MODEL, IDS, max_new_tokens=3, **{option: [callback]})
 
 
 DRAFTERS = [
@@ -209,38 +249,6 @@ def test_what_a_drafting_model_returns_is_checked() -> None:
     for drafter in (Returns(torch.zeros(2, 11)), Returns(decode=StepOutput(torch.zeros(2, 11), None))):
         with pytest.raises((TypeError, ValueError), match=r"^ModelDrafter: model Returns must return .*got a tensor"):
             speculative_sample(MODEL, IDS, drafter=drafter, max_new_tokens=4)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_integer_logits_become_floats(name: str) -> None:
-    table = (TABLE * 3).round()
-    options: dict[str, Any] = {"max_new_tokens": 4}
-    if name in ("sample", "sample_and_rank", "beam_sample", "speculative_sample"):
-        options["generator"] = torch.Generator()
-    texts = []
-    for logits in (table, table.to(torch.int32), table.double()):
-        if "generator" in options:
-            options["generator"].manual_seed(3)
-        model = ModuleModel(lambda input_ids, it=logits: (it[input_ids], STATES[input_ids]))
-        texts.append(STRATEGIES[name](model, IDS, **options).to_lists())
-    assert texts[1:] == texts[:1] * 2
-
-
-def beams_refuse_a_processors_none() -> None:
-    test_what_a_callback_returns_is_checked("beam_search", *RESULTS[0])
-
-
-TRAPS = [
-    Trap("a processor of beams is not checked", run, "apply_processors(self.request, sequences, log_probs)",
-         "self.request.logits_processor[0](sequences, log_probs)", beams_refuse_a_processors_none),
-    Trap("one criterion's row is spread over all", steps, "met.shape not in ((), (rows,))", "met.dim() > 1",
-         lambda: test_what_a_callback_returns_is_checked("greedy_search", *RESULTS[6])),
-    Trap("any shape passes", model_module, "logits.shape[:-1] == places", "True",
-         lambda: test_what_is_wrong_with_a_model_is_said("greedy_search", *MODELS[5])),
-]  # fmt: skip
-
-
-test_trap = noticed(TRAPS)
 
 
 def test_a_prompt_that_the_drafter_alone_cannot_read_is_its_fault() -> None:
