@@ -64,7 +64,7 @@ def simulate(acceptance: float, cost: float, verification: float, noise: float, 
     return tokens / seconds, best
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_never_much_slower_than_plain_decoding_and_close_to_the_best(noise: float) -> None:
     for acceptance in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97):
         for cost, verification in ((0.29, 1.0), (0.29, 1.4), (0.1, 1.1), (0.8, 1.0), (0.0, 1.05), (0.29, 3.0)):

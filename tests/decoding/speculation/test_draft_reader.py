@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ascend_sample.decoding import ModelDrafter, ModuleModel, NGramDrafter, StepOutput, speculative_sample
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.speculation.test_speculative import GREEDY, MASK, PROMPTS
+from tests.decoding.every_strategy import GREEDY
+from tests.decoding.speculation.test_speculative import MASK, PROMPTS
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 
@@ -21,9 +22,9 @@ def test_drafts_are_read_with_the_prompts_where_that_changes_nothing(kind: str) 
     greedy = speculative_sample(recomputing_model(kind), PROMPTS, GREEDY, drafter=NGramDrafter(), gamma=0, **given)
     for seed in (0, 1):
         target, draft = step_model(kind), step_model(kind, seed)
-        output = speculative_sample(target, PROMPTS, GREEDY, drafter=draft, gamma=3, **given)
-        told = speculative_sample(
-            target, PROMPTS, GREEDY, drafter=draft, gamma=3, on_tokens=lambda tokens, counts: None, **given
+        output, told = (
+            speculative_sample(target, PROMPTS, GREEDY, drafter=draft, gamma=3, on_tokens=listener, **given)
+            for listener in (None, lambda tokens, counts: None)
         )
         assert output.to_lists() == told.to_lists() == greedy.to_lists()
         torch.testing.assert_close(output.sequences_scores, greedy.sequences_scores, atol=1e-4, rtol=1e-4)
