@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
+from tests.decoding.paired_models import ragged
 
 
 def random_decoder(seed: int = 0, **changes: int | float | bool | str) -> Decoder:
@@ -84,10 +85,7 @@ def random_encoder_decoder(**changes: int | float | bool) -> EncoderDecoder:
 def make_batch(rows: int, longest: int, seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Prompts padded on any side, their masks, and memories with padding that is not finite."""
     generator = torch.Generator().manual_seed(seed)
-    input_ids = torch.randint(17, (rows, longest), generator=generator)
-    mask = torch.rand(rows, longest, generator=generator) < 0.6
-    mask[torch.arange(rows), torch.randint(longest, (rows,), generator=generator)] = True
     memory = torch.randn(rows, 5, 10, generator=generator)
     lengths = torch.randint(1, 6, (rows,), generator=generator)
     memory[torch.arange(5) >= lengths[:, None]] = math.nan
-    return input_ids, mask, {"memory": memory, "memory_lengths": lengths}
+    return *ragged(rows, longest, 17, seed), {"memory": memory, "memory_lengths": lengths}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 from ascend_sample import decoding
 from ascend_sample.decoding.models.module_model import ModuleModel
 
-IS_LONG = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"  # make test-decoding
 VOCAB_SIZE = 13
 PAD = 0
 START = 1

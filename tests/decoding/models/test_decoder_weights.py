@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -115,15 +114,3 @@ def test_a_speech_decoders_weights() -> None:
         output = decoder.decode(tokens[:, step : step + 1], output.cache)
         steps.append(output.logits[:, 0])
     torch.testing.assert_close(torch.stack(steps, dim=1), expected[:, 1:], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation": "swish"}, "activation must be one of relu, gelu, got swish. Write a StepModel"),
-        ({"positions": "learned"}, "positions must be one of halves, interleaved, got learned. Write a StepModel"),
-    ],
-)
-def test_others_are_refused_by_name(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=f"DecoderConfig: {message}"):
-        DecoderConfig(VOCAB_SIZE, **changes)

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer
-from ascend_sample.decoding.models import transformer_decoder
 from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
-from tests.decoding.planting import Trap, noticed
 
 LAYER_TOLERANCE = 1e-5
 
@@ -72,7 +70,7 @@ class WithoutLayers:
         return nn.functional.layer_norm(vector, (4,), eps=1e-6)
 
 
-def check_positions() -> None:
+def test_embedding_and_positions_by_hand() -> None:
     by_hand = WithoutLayers()
     memory = torch.randn(2, 1, 4)
     mask = torch.tensor([[False, True], [True, True]])
@@ -89,10 +87,6 @@ def check_positions() -> None:
     torch.testing.assert_close(by_hand.decoder.head(output.hidden_states), output.logits)
 
 
-def test_embedding_and_positions_by_hand() -> None:
-    check_positions()
-
-
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
 def test_positions_are_float32_whatever_torchs_default_is(positions: Any) -> None:
     decoder = random_decoder(positions=positions)
@@ -107,7 +101,7 @@ def test_positions_are_float32_whatever_torchs_default_is(positions: Any) -> Non
     assert found.equal(expected)
 
 
-def check_long_memory() -> None:
+def test_a_memory_longer_than_what_is_decoded_is_read_to_its_end() -> None:
     """A memory longer than all that is decoded, whose last place decides."""
     decoder = random_decoder()
     memory = torch.randn(1, 200, 10)
@@ -117,37 +111,6 @@ def check_long_memory() -> None:
     logits = [decoder.prefill(start, memory=value).logits for value in (memory, changed)]
     assert (logits[0] - logits[1]).abs().max() > 1e-3
     torch.testing.assert_close(logits[1], decoder(start, changed)[:, -1])
-
-
-TRAPS = [
-    Trap(
-        "002: the memory's cache is sized by the decoder's length",
-        transformer_decoder,
-        "memory=projected,",
-        "memory=projected[:, :, :, :capacity],",
-        check_long_memory,
-    ),
-    Trap(
-        "002: the first step is 1",
-        transformer_decoder,
-        "_encode_steps(places + 1)",
-        "_encode_steps(places)",
-        check_positions,
-    ),
-    Trap("the rates end at 1 / 10000", transformer_decoder, "/ (half - 1)", "/ half", check_positions),
-    Trap(
-        "sines and cosines take turns",
-        transformer_decoder,
-        "torch.cat((angles.sin(), angles.cos()), dim=-1)",
-        "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)",
-        check_positions,
-    ),
-    Trap(
-        "the embedding is not scaled", transformer_decoder, "math.sqrt(self.config.hidden_size)", "1", check_positions
-    ),
-]
-
-test_trap = noticed(TRAPS)
 
 
 def test_hidden_states_have_the_places_of_the_prompt() -> None:
@@ -216,65 +179,46 @@ def test_encoder_and_decoder_are_one_model() -> None:
 
 
 MEMORY = torch.zeros(2, 3, 10)
-BAD_MEMORIES = {
-    "no tensor": ({"memory": [1.0]}, TypeError, r"memory must be a tensor of floats, got list"),
-    "integers": (
-        {"memory": MEMORY.long()},
-        TypeError,
-        r"memory must be a tensor of floats, got a tensor of torch.int64",
-    ),
-    "too few rows": ({"memory": MEMORY[:1]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
-    "empty": ({"memory": MEMORY[:, :0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
-    "another size": ({"memory": MEMORY[..., :9]}, ValueError, r"memory must be \[2, at least 1, 10\]"),
-    "two dimensions": ({"memory": MEMORY[0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
-    "lengths as a list": ({"memory": MEMORY, "memory_lengths": [3, 3]}, TypeError, "memory_lengths must be an int64"),
-    "lengths of another type": (
-        {"memory": MEMORY, "memory_lengths": torch.tensor([3, 3], dtype=torch.int32)},
-        TypeError,
-        "memory_lengths must be an int64 tensor, got a tensor of torch.int32",
-    ),
-    "too many lengths": (
-        {"memory": MEMORY, "memory_lengths": torch.tensor([3, 3, 3])},
-        ValueError,
-        r"memory_lengths must be \[2\], got \[3\]",
-    ),
-    "no length": (
-        {"memory": MEMORY, "memory_lengths": torch.tensor([0, 3])},
-        ValueError,
-        r"memory_lengths must be from 1 to 3, the memory's length, got \[0, 3\]",
-    ),
-    "too long": (
-        {"memory": MEMORY, "memory_lengths": torch.tensor([4, 3])},
-        ValueError,
-        r"memory_lengths must be from 1 to 3, the memory's length, got \[4, 3\]",
-    ),
-}
+LENGTHS = torch.tensor([3, 3])
+RANGE = r"memory_lengths must be from 1 to 3, the memory's length, got"
+BAD_MEMORIES: list[tuple[Any, Any, type[Exception], str]] = [
+    ([1.0], None, TypeError, r"memory must be a tensor of floats, got list"),
+    (MEMORY.long(), None, TypeError, r"memory must be a tensor of floats, got a tensor of torch.int64"),
+    (MEMORY[:1], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
+    (MEMORY[:, :0], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
+    (MEMORY[..., :9], None, ValueError, r"memory must be \[2, at least 1, 10\]"),
+    (MEMORY[0], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
+    (MEMORY, [3, 3], TypeError, "memory_lengths must be an int64"),
+    (MEMORY, LENGTHS.int(), TypeError, "memory_lengths must be an int64 tensor, got a tensor of torch.int32"),
+    (MEMORY, torch.tensor([3, 3, 3]), ValueError, r"memory_lengths must be \[2\], got \[3\]"),
+    (MEMORY, torch.tensor([0, 3]), ValueError, rf"{RANGE} \[0, 3\]"),
+    (MEMORY, torch.tensor([4, 3]), ValueError, rf"{RANGE} \[4, 3\]"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_MEMORIES.values(), ids=BAD_MEMORIES.keys())
-def test_bad_memories(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize(("memory", "lengths", "error", "message"), BAD_MEMORIES)
+def test_bad_memories(memory: Any, lengths: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=rf"Decoder: {message}"):
-        random_decoder().prefill(torch.tensor([[1], [2]]), **arguments)  # type: ignore[arg-type]
+        random_decoder().prefill(torch.tensor([[1], [2]]), memory=memory, memory_lengths=lengths)
 
 
-BAD_CONFIGS = {
-    "no words": ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
-    "half a layer": ({"layers": 1.5}, TypeError, "layers must be an int, got float"),
-    "odd": ({"hidden_size": 9, "heads": 3}, ValueError, "hidden_size must be even and a multiple of heads = 3, got 9"),
-    "not divisible": (
-        {"hidden_size": 10, "heads": 3},
-        ValueError,
-        "hidden_size must be even and a multiple of heads = 3",
-    ),
-    "one rate": ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
-    "no memory": ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
-    "eps": ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
-    "no room": ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
-    "states": ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
-}
+EVEN = "hidden_size must be even and a multiple of heads = 3, got"
+BAD_CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
+    ({"layers": 1.5}, TypeError, "layers must be an int, got float"),
+    ({"hidden_size": 9, "heads": 3}, ValueError, f"{EVEN} 9"),
+    ({"hidden_size": 10, "heads": 3}, ValueError, f"{EVEN} 10"),
+    ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
+    ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
+    ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
+    ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
+    ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
+    ({"activation": "swish"}, ValueError, "activation must be one of relu, gelu, got swish. Write a StepModel"),
+    ({"positions": "no"}, ValueError, "positions must be one of halves, interleaved, got no. Write a StepModel"),
+]
 
 
-@pytest.mark.parametrize(("changes", "error", "message"), BAD_CONFIGS.values(), ids=BAD_CONFIGS.keys())
-def test_bad_configs(changes: dict[str, int], error: type[Exception], message: str) -> None:
+@pytest.mark.parametrize(("changes", "error", "message"), BAD_CONFIGS)
+def test_bad_configs(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"DecoderConfig: {message}"):
         DecoderConfig(**{"vocab_size": 5, **changes})

@@ -32,10 +32,9 @@ def assert_same(one: DecodeOutput, other: DecodeOutput) -> None:
     torch.testing.assert_close(one.sequences_scores, other.sequences_scores, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("finished", ["in_beam", "pool"])
-@pytest.mark.parametrize(("rows", "beams", "steps"), [(1, 1, 5), (3, 4, 9), (2, 17, 6), (4, 30, 4)])
-def test_search_with_the_cache_equals_search_without(finished: Any, rows: int, beams: int, steps: int) -> None:
-    for seed in range(3):
+@pytest.mark.parametrize(("rows", "beams", "steps", "finished"), [(3, 4, 9, "in_beam"), (2, 17, 6, "pool")])
+def test_search_with_the_cache_equals_search_without(rows: int, beams: int, steps: int, finished: Any) -> None:
+    for seed in range(2):
         decoder = random_decoder(seed)
         start, encoder = make_request(rows, seed)
         options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, "finished": finished}
@@ -72,22 +71,9 @@ def test_ids_and_parents_give_the_sequences() -> None:
     assert len(set(found.lengths.tolist())) > 1
 
 
-def test_on_each_device(device: str) -> None:
-    decoder = random_decoder()
-    start, encoder = make_request(2, seed=0)
-    options: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "finished": "in_beam"}
-    options |= {"max_new_tokens": 3, "eos_token_id": END}
-    expected = beam_search(decoder, start, encoder=encoder, **options)
-    moved = {name: value.to(device) for name, value in encoder.items()}
-    found = beam_search(decoder.to(device), start.to(device), encoder=moved, **options)
-    assert found.sequences.device.type == device
-    assert found.to_lists() == expected.to_lists()
-    torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("masked", [-100, 17])
-def test_what_is_masked_does_not_matter(masked: int) -> None:
+def test_what_is_masked_does_not_matter() -> None:
     decoder, mask = random_decoder(), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
     tokens, memory = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.ones(2, 3, 10)
     expected = decoder.prefill(tokens, mask, memory=memory).logits
-    assert decoder.prefill(tokens.where(mask, masked), mask, memory=memory).logits.equal(expected)
+    for masked in (-100, 17):
+        assert decoder.prefill(tokens.where(mask, masked), mask, memory=memory).logits.equal(expected)
