@@ -9,21 +9,18 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from torch import Tensor
 
 from ascend_sample.decoding import EncoderDecoderModel, beam_search, greedy_search
 from ascend_sample.decoding.model import StepModel
-from ascend_sample.decoding.onnx import OnnxModel, export_onnx, transformers_parts
+from ascend_sample.decoding.onnx import OnnxModel, export_onnx
 from ascend_sample.decoding.onnx.transformers_parts import parts_of
-from tests.decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
-from tests.decoding.planting import Trap, noticed
-from tests.decoding.tiny_transformers import IS_LONG, KINDS, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
+from tests.decoding.onnx.onnx_checks import eager
+from tests.decoding.paired_models import ONE_OF_EACH, SEQUENCES, TOLERANCE, compare_operations, examples, ragged
+from tests.decoding.tiny_transformers import KINDS, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
 
 FAMILIES = ("bart", "marian", "t5", "whisper")
-EXPORTED = FAMILIES if IS_LONG else ("bart", "t5")
-"""An export takes half a minute; the other graphs are BART's with other positions, or with norms before each part."""
 OTHERS = ("m2m100", "pegasus", "umt5")
 VARIED = {"t5": {"seed": 1}}  # of the model, where the texts of the usual one do not differ
 ENDS = [2, 3, 7, 12]
@@ -43,7 +40,7 @@ def variant(kind: str, changes: dict[str, Any]) -> Any:
         return tiny_transformer.__wrapped__("variant")
 
 
-@pytest.fixture(scope="module", params=EXPORTED)
+@pytest.fixture(scope="module", params=FAMILIES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, StepModel, StepModel]:
     """A family, its model in torch, and on onnxruntime."""
     model = tiny_transformer(request.param, **VARIED.get(request.param, {}))
@@ -52,39 +49,34 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, EncoderDecoderModel(model), OnnxModel(directory, threads=1)
 
 
-def check(kind: str, model: Any = None) -> None:
-    """Equal logits after decodes, expansions, reorders and rollbacks."""
-    models = models_of(tiny_transformer(kind) if model is None else model)
-    for seed in range(4):
-        compare_operations(models, make_batch(kind, 1 + seed, 3, seed), VOCAB_SIZE, "ddoedbdoob", seed)
-
-
 def make_batch(kind: str, rows: int, longest: int, seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Starts of several lengths, with padding anywhere, and sources of several lengths."""
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(rows, longest, generator=generator) < 0.6
-    mask[torch.arange(rows), torch.randint(longest, (rows,), generator=generator)] = True
-    input_ids = torch.randint(VOCAB_SIZE, (rows, longest), generator=generator)
-    return input_ids, mask, encoder_inputs(kind, rows, seed)
+    return *ragged(rows, longest, VOCAB_SIZE, seed), encoder_inputs(kind, rows, seed)
+
+
+def check(kind: str, model: Any) -> None:
+    """Equal logits after decodes, expansions, reorders and rollbacks."""
+    for seed, operations in enumerate(ONE_OF_EACH):
+        compare_operations(models_of(model), make_batch(kind, 2 + seed, 3, seed), VOCAB_SIZE, operations, seed)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    operations=st.text("ddeob", max_size=10),
-    rows=st.integers(1, 4),
-    longest=st.integers(1, 4),
-    seed=st.integers(0, 1000),
-)
+def test_operations_equal_torch(kind: str) -> None:
+    check(kind, tiny_transformer(kind))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FAMILIES)
+@examples(25)
+@given(**SEQUENCES)
 def test_any_sequence_of_operations_equals_torch(
     kind: str, operations: str, rows: int, longest: int, seed: int
 ) -> None:
-    if operations.count("e") > 3:
-        operations = operations.replace("e", "o")
     batch = make_batch(kind, rows, longest, seed)
     compare_operations(models_of(tiny_transformer(kind)), batch, VOCAB_SIZE, operations, seed)
 
 
+@pytest.mark.long
 class TestOnOnnxruntime:
     def test_any_sequence_of_operations_equals_torch(self, pair: tuple[str, StepModel, StepModel]) -> None:
         kind, *models = pair
@@ -96,25 +88,13 @@ class TestOnOnnxruntime:
     def test_n_best_is_torchs(self, pair: tuple[str, StepModel, StepModel], finished: Any) -> None:
         ended = unfinished = 0
         for rows, seed in batches():
-            outputs = [
-                beam_search(
-                    model,
-                    torch.full((rows, 1), START),
-                    encoder=encoder_inputs(pair[0], rows, seed),
-                    max_new_tokens=6,
-                    num_beams=4,
-                    num_return_sequences=3,
-                    finished=finished,
-                    eos_token_id=ENDS,
-                )
-                for model in pair[1:]
-            ]
-            expected, found = (output.to_lists() for output in outputs)
-            assert found == expected
-            scores = [output.sequences_scores for output in outputs]
-            torch.testing.assert_close(scores[1], scores[0], rtol=0, atol=TOLERANCE)
-            ended += sum(tokens[-1] in ENDS for tokens in expected)
-            unfinished += sum(tokens[-1] not in ENDS for tokens in expected)
+            options: dict[str, Any] = {"num_beams": 4, "num_return_sequences": 3, "finished": finished}
+            options |= {"max_new_tokens": 6, "eos_token_id": ENDS, "encoder": encoder_inputs(pair[0], rows, seed)}
+            expected, found = (beam_search(model, torch.full((rows, 1), START), **options) for model in pair[1:])
+            assert found.to_lists() == expected.to_lists()
+            torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=TOLERANCE)
+            ended += sum(tokens[-1] in ENDS for tokens in expected.to_lists())
+            unfinished += sum(tokens[-1] not in ENDS for tokens in expected.to_lists())
         assert ended > 5
         assert unfinished > 5
 
@@ -151,16 +131,10 @@ class TestOnOnnxruntime:
     def test_greedy_is_torchs(self, pair: tuple[str, StepModel, StepModel]) -> None:
         texts = set()
         for rows, seed in batches():
-            expected, found = (
-                greedy_search(
-                    model,
-                    torch.full((rows, 1), START),
-                    encoder=encoder_inputs(pair[0], rows, seed),
-                    max_new_tokens=8,
-                    eos_token_id=ENDS,
-                ).to_lists()
-                for model in pair[1:]
-            )
+            options: dict[str, Any] = {"max_new_tokens": 8, "eos_token_id": ENDS}
+            options["encoder"] = encoder_inputs(pair[0], rows, seed)
+            starts = torch.full((rows, 1), START)
+            expected, found = (greedy_search(model, starts, **options).to_lists() for model in pair[1:])
             assert found == expected
             texts |= {tuple(tokens) for tokens in expected}
         assert len(texts) > 1
@@ -189,30 +163,26 @@ def test_the_encoders_mask_may_be_anything_that_transformers_takes(kind: str) ->
         torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-VARIANTS = {
-    "bart, scaled, gelu_new": ("bart", {"scale_embedding": True, "activation_function": "gelu_new"}),
-    "bart, feed-forward of another width": ("bart", {"decoder_ffn_dim": 24, "encoder_layers": 1}),
-    "marian, scaled, swish": ("marian", {"scale_embedding": True, "activation_function": "swish"}),
-    "marian, vocabularies of its own": (
-        "marian",
-        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 17, "tie_word_embeddings": False},
-    ),
-    "t5, gated, heads of another width": ("t5", {"feed_forward_proj": "gated-gelu", "d_kv": 6, "num_heads": 3}),
-    "t5, untied, few buckets": (
-        "t5",
-        {
-            "tie_word_embeddings": False,
-            "relative_attention_num_buckets": 4,
-            "relative_attention_max_distance": 6,
-            "num_decoder_layers": 3,
-        },
-    ),
-    "whisper, more decoder than encoder": ("whisper", {"decoder_layers": 3, "encoder_layers": 1}),
-    "eager attention": ("t5", {"attn_implementation": "eager"}),
-}
+TWO_VOCABULARIES = {
+    "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 17, "tie_word_embeddings": False,
+}  # fmt: skip
+FEW_BUCKETS = {
+    "tie_word_embeddings": False, "relative_attention_num_buckets": 4, "relative_attention_max_distance": 6,
+    "num_decoder_layers": 3,
+}  # fmt: skip
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("bart", {"scale_embedding": True, "activation_function": "gelu_new"}),
+    ("bart", {"decoder_ffn_dim": 24, "encoder_layers": 1}),
+    ("marian", {"scale_embedding": True, "activation_function": "swish"}),
+    ("marian", TWO_VOCABULARIES),
+    ("t5", {"feed_forward_proj": "gated-gelu", "d_kv": 6, "num_heads": 3}),
+    ("t5", FEW_BUCKETS),
+    ("t5", {"attn_implementation": "eager"}),
+    ("whisper", {"decoder_layers": 3, "encoder_layers": 1}),
+]
 
 
-@pytest.mark.parametrize(("kind", "changes"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize(("kind", "changes"), VARIANTS)
 def test_variants_of_the_families(kind: str, changes: dict[str, Any]) -> None:
     check(kind, variant(kind, changes))
 
@@ -245,15 +215,15 @@ def test_a_class_derived_from_a_known_one_is_refused(name: str, tmp_path: Path) 
         export_onnx(Other(tiny_transformer("marian").config).eval(), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "arguments", "message"),
-    [
-        (lambda model: model.train(), {}, "model must be in evaluation mode"),
-        (lambda model: model.half(), {}, "model must be float32 on the CPU, got torch.float16"),
-        (lambda model: model, {"example": {"input_ids": torch.zeros(2, 2)}}, "example must be left out with MarianMTM"),
-        (lambda model: model, {"dynamic_axes": {"x": {1: "y"}}}, "example must be left out with MarianMTModel, got"),
-    ],
-)
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    (lambda model: model.train(), {}, "model must be in evaluation mode"),
+    (lambda model: model.half(), {}, "model must be float32 on the CPU, got torch.float16"),
+    (lambda model: model, {"example": {"input_ids": torch.zeros(2, 2)}}, "example must be left out with MarianMTM"),
+    (lambda model: model, {"dynamic_axes": {"x": {1: "y"}}}, "example must be left out with MarianMTModel, got"),
+]
+
+
+@pytest.mark.parametrize(("prepare", "arguments", "message"), BAD)
 def test_bad_exports(prepare: Any, arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     model = prepare(transformers.MarianMTModel(tiny_transformer("marian").config).eval())
     with pytest.raises(ValueError, match=f"export_onnx: {message}"):
@@ -266,73 +236,3 @@ def test_a_source_of_padding_alone_is_refused() -> None:
     _, graphs = models_of(tiny_transformer("marian"))
     with pytest.raises(ValueError, match=r"encoder must have a length of at least 1 in each row, got \[0, 2"):
         graphs.prefill(torch.full((2, 1), START), encoder_input_ids=ids, encoder_attention_mask=mask)
-
-
-TRAPS = [
-    Trap(
-        "BART's positions start at 2",
-        transformers_parts,
-        "places + self.decoder.embed_positions.offset",
-        "places",
-        lambda: check("bart"),
-    ),
-    Trap(
-        "Marian's embeddings are scaled",
-        transformers_parts,
-        "(tokens) * self.decoder.embed_scale",
-        "(tokens)",
-        lambda: check("marian", variant("marian", {"scale_embedding": True})),
-    ),
-    Trap(
-        "T5 does not scale scores",
-        transformers_parts,
-        "keys, values, visible, own.scaling",
-        "keys, values, visible",
-        lambda: check("t5"),
-    ),
-    Trap(
-        "T5 does not scale scores of the memory",
-        transformers_parts,
-        "memory_visible, cross.scaling",
-        "memory_visible",
-        lambda: check("t5"),
-    ),
-    Trap(
-        "T5's distances are those of each row",
-        transformers_parts,
-        "torch.arange(extent) - places[:, :, None]",
-        "torch.arange(extent) - places.amax(dim=0)[None, :, None]",
-        lambda: check("t5"),
-    ),
-    Trap("T5 looks back only", transformers_parts, "bidirectional=False", "bidirectional=True", lambda: check("t5")),
-    Trap(
-        "T5 scales what it returns",
-        transformers_parts,
-        "return normalised * self.output_scale",
-        "return normalised",
-        lambda: check("t5"),
-    ),
-    Trap(
-        "Whisper's norms come first",
-        transformers_parts,
-        "norm_first else",
-        "norm_first and False else",
-        lambda: check("whisper"),
-    ),
-    Trap(
-        "padding goes to the end of the memory",
-        transformers_parts,
-        "scatter(1, places[:, :, None]",
-        "scatter(1, (0 * places + torch.arange(memory.shape[1]))[:, :, None]",
-        lambda: test_the_encoders_mask_may_be_anything_that_transformers_takes("marian"),
-    ),
-    Trap(
-        "the encoder does not see padding",
-        transformers_parts,
-        "torch.where(encoder_attention_mask, 0.0, hidden)",
-        "torch.where(encoder_attention_mask, 0.0, 0.0)",
-        lambda: check("t5"),
-    ),
-]
-
-test_trap = noticed(TRAPS)
