@@ -210,4 +210,7 @@ class Parity:
     def repetition_penalty(self, asked: Configuration, given: Prompts) -> RepetitionPenaltyLogitsProcessor:
         """Padding is no repetition."""
         padding = (given.attention_mask == 0).sum(dim=1).repeat_interleave(asked.own.get("num_beams", 1))
-        return RepetitionPenaltyLogitsProcessor(asked.repetition_penalty, padding)
+        try:
+            return RepetitionPenaltyLogitsProcessor(asked.repetition_penalty, prompt_ignore_length=padding)
+        except ValueError:  # the transformers of Python 3.10 takes one length for all rows, and counts padding itself
+            return RepetitionPenaltyLogitsProcessor(asked.repetition_penalty)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,12 +19,11 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
 from tests.decoding.table_models import UNCALLED
 from tests.decoding.tiny_models import tiny_model
 
 DRAWS = 20_000
-ALPHA = 1e-6
-"""The chance of a false alarm of one test; the seeds are fixed, so that there is none."""
 
 
 def plackett_luce(weights: dict[Any, float], chosen: Iterable[Any]) -> float:
@@ -39,19 +39,10 @@ def plackett_luce(weights: dict[Any, float], chosen: Iterable[Any]) -> float:
 
 
 def assert_distributed(counts: Counter[Any], probabilities: dict[Any, float]) -> None:
-    """Chi-square; outcomes that are expected fewer than 8 times are taken together."""
-    total = sum(counts.values())
     assert not set(counts) - set(probabilities), "something impossible was returned"
     assert sum(probabilities.values()) == pytest.approx(1.0)
-    often = [outcome for outcome, probability in probabilities.items() if probability * total >= 8]
-    expected = [probabilities[outcome] * total for outcome in often]
-    found = [float(counts[outcome]) for outcome in often]
-    expected.append(total - sum(expected))
-    found.append(total - sum(found))
-    statistic = sum((f - e) ** 2 / e for f, e in zip(found, expected, strict=True) if e > 1.0)
-    half = torch.tensor([(len(often) - 1) / 2, statistic / 2], dtype=torch.float64)
-    assert len(often) > 3
-    assert torch.special.gammaincc(half[0], half[1]) > ALPHA
+    found = np.array([counts[outcome] for outcome in probabilities])
+    assert p_value(found, np.array(list(probabilities.values()))) > SMALLEST_P_VALUE
 
 
 def test_sets_of_continuations_are_plackett_luces() -> None:

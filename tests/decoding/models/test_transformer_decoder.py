@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer
+from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, gather_tree
+from ascend_sample.decoding.beams.in_beam import search_in_beam
+from ascend_sample.decoding.beams.run import BeamRun
+from ascend_sample.decoding.request import check_request
 from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
 
 LAYER_TOLERANCE = 1e-5
@@ -163,6 +166,27 @@ def test_same_on_each_device(device: str) -> None:
         cache = decoder.rollback(cache, cache.lengths - torch.tensor([1, 2, 0], device=place))
         logits.append(decoder.decode(torch.tensor([[4]] * 3, device=place), cache).logits.cpu())
     torch.testing.assert_close(*logits)
+
+
+def test_what_is_masked_does_not_matter() -> None:
+    decoder, mask = random_decoder(), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    tokens, memory = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.ones(2, 3, 10)
+    expected = decoder.prefill(tokens, mask, memory=memory).logits
+    for masked in (-100, 17):
+        assert decoder.prefill(tokens.where(mask, masked), mask, memory=memory).logits.equal(expected)
+
+
+def test_ids_and_parents_give_the_sequences() -> None:
+    decoder, (_, _, encoder) = random_decoder(2), make_batch(2, 1, seed=2)
+    start = torch.full((2, 1), 1)
+    run = BeamRun(decoder, check_request("test", decoder, start, 8, encoder=encoder, eos_token_id=8), num_beams=5)
+    found = search_in_beam(run, num_return_sequences=5, length_penalty=0.0)
+    step_ids, parent_ids = run.recorded()
+    assert step_ids.shape == parent_ids.shape == (len(step_ids), 2, 5)
+    assert (parent_ids[0] == 0).all()
+    gathered = gather_tree(step_ids, parent_ids, torch.full((2,), len(step_ids)), 8)
+    assert torch.equal(gathered.permute(1, 2, 0).flatten(0, 1), found.sequences)
+    assert len(set(found.lengths.tolist())) > 1
 
 
 def test_encoder_and_decoder_are_one_model() -> None:

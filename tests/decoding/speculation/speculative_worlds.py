@@ -16,8 +16,6 @@ from ascend_sample.sampling.reference.distribution import target_distribution
 
 VOCAB_SIZE = 4
 TOKENS = 3
-SMALLEST_P_VALUE = 1e-7
-FEWEST_EXPECTED = 5.0
 
 
 class World(NamedTuple):
@@ -137,19 +135,3 @@ def counts_of(sequences: Tensor) -> np.ndarray:
     for column in sequences.T:
         code = code * VOCAB_SIZE + column
     return torch.bincount(code, minlength=VOCAB_SIZE ** sequences.shape[1]).numpy()
-
-
-def p_value(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """Of a chi-square test; cells that expect too few are pooled. 0 where something impossible occurred."""
-    if counts[probabilities == 0].sum() > 0:
-        return 0.0
-    expected = probabilities * counts.sum()
-    is_small = expected < FEWEST_EXPECTED
-    observed = np.append(counts[~is_small], counts[is_small].sum())
-    expected = np.append(expected[~is_small], expected[is_small].sum())
-    observed, expected = observed[expected > 0], expected[expected > 0]
-    if len(observed) < 2:
-        return 1.0
-    statistic = ((observed - expected) ** 2 / expected).sum()
-    freedom = torch.tensor((len(observed) - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2, dtype=torch.float64)))

@@ -13,7 +13,8 @@ from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import Purpose, SamplingParams, filter_logits
 from ascend_sample.sampling.reference.distribution import target_distribution
-from tests.decoding.speculation.speculative_worlds import SMALLEST_P_VALUE, VOCAB_SIZE, p_value, with_seed
+from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
+from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, with_seed
 
 ROWS = 20_000
 FROM_THE_MODEL = SamplingParams()

@@ -11,13 +11,12 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling.drafts.arguments import Rule
+from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
 from tests.decoding.speculation.speculative_worlds import (
-    SMALLEST_P_VALUE,
     TOKENS,
     counts_of,
     exact_joint,
     make_worlds,
-    p_value,
     rows_of,
     table_model,
 )

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable
+import random
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    MaxLengthCriteria,
-    MinNewTokensLengthLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-)
+from transformers import MaxLengthCriteria
 
-from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.generate_parity import MODELS, generate, log_probabilities, make_prompts
+from tests.decoding.generate_parity import MODELS, Parity, choose_common, log_probabilities
 from tests.decoding.table_models import probability_table, table_model
-from tests.decoding.tiny_transformers import PAD, step_model, tiny_transformer
+from tests.decoding.tiny_transformers import step_model
 
 # 0 -> 1 (0.7), 1 -> 2 (0.6), 2 -> 3 (0.5) or 0 (0.5), 3 -> 3.
 CHAIN = probability_table([[0.1, 0.7, 0.1, 0.1], [0.2, 0.1, 0.6, 0.1], [0.5, 0.0, 0.0, 0.5], [0.1, 0.1, 0.1, 0.7]])
@@ -57,10 +49,8 @@ def test_processors_see_the_prompt_as_given_and_what_was_appended() -> None:
         return scores.index_fill(1, torch.tensor([1]), -torch.inf)
 
     prompts, mask = torch.tensor([[7, 0], [1, 7]]), torch.tensor([[0, 1], [1, 0]])
-    output = greedy_search(
-        table_model(CHAIN), prompts, max_new_tokens=2, attention_mask=mask, logits_processor=[forbid_one],
-        return_scores=True,
-    )  # fmt: skip
+    options: dict[str, Any] = {"attention_mask": mask, "logits_processor": [forbid_one], "return_scores": True}
+    output = greedy_search(table_model(CHAIN), prompts, max_new_tokens=2, **options)
     assert seen == [[[7, 0], [1, 7]], [[7, 0, 0], [1, 7, 2]]]
     assert output.to_lists() == [[0, 0], [2, 0]]
     # Of 0 without 1, a third is left to each of 0, 2 and 3; of 1 without 1, 0.6 of 0.9.
@@ -116,49 +106,16 @@ def test_a_finished_row_needs_no_position() -> None:
     assert output.to_lists()[1] == alone.to_lists()[0]
 
 
-NEW_TOKENS = 5
+PARITY = Parity(
+    greedy_search,
+    lambda number: choose_common(number, random.Random(number), lengths=[5]),
+    log_probabilities,
+    step_model=step_model,
+)
 
 
-def penalty_of_generate(mask: Tensor) -> RepetitionPenaltyLogitsProcessor:
-    """As generate makes it: padding is no repetition, but for the transformers of Python 3.10, where it is one."""
-    try:
-        return RepetitionPenaltyLogitsProcessor(1.4, prompt_ignore_length=mask.argmax(dim=1))
-    except ValueError:  # it takes one length for all rows
-        return RepetitionPenaltyLogitsProcessor(1.4)
-
-
-PROCESSORS: dict[str, tuple[dict[str, Any], Any]] = {
-    "none": ({}, lambda mask, eos: []),
-    "min length": ({"min_new_tokens": 2}, lambda mask, eos: [MinNewTokensLengthLogitsProcessor(mask.shape[1], 2, eos)]),
-    "repetition": ({"repetition_penalty": 1.4}, lambda mask, eos: [penalty_of_generate(mask)]),
-    "n-gram": ({"no_repeat_ngram_size": 2}, lambda mask, eos: [NoRepeatNGramLogitsProcessor(2)]),
-}
-
-
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.long)], ids=len)
-@pytest.mark.parametrize("kind", MODELS)
-def test_the_sequences_and_scores_of_generate(kind: str, seeds: range) -> None:
-    """With each processor, and one and two stop ids."""
-    lengths = set()
-    for seed, (asked, made) in itertools.product(seeds, PROCESSORS.values()):
-        given = make_prompts(kind, 3, seed)
-        search: Callable[..., DecodeOutput] = functools.partial(
-            greedy_search,
-            step_model(kind, seed % 2),
-            given.input_ids,
-            max_new_tokens=NEW_TOKENS,
-            attention_mask=given.attention_mask,
-            encoder=given.encoder,
-        )
-        # Tokens that do come make rows stop at several lengths.
-        endless = search(logits_processor=made(given.attention_mask, [0])).sequences
-        for stops in (1, 2):
-            eos = [int(endless[0, 2]), int(endless[1, 3])][:stops]
-            output = search(eos_token_id=eos, pad_token_id=PAD, logits_processor=made(given.attention_mask, eos))
-            expected = generate(tiny_transformer(kind, seed % 2), given, eos, max_new_tokens=NEW_TOKENS, **asked)
-            tokens = expected.output.sequences[:, given.input_ids.shape[1] :]
-            assert output.sequences.tolist() == tokens.tolist()
-            assert output.to_lists() == expected.sequences
-            torch.testing.assert_close(output.sequences_scores, log_probabilities(expected), atol=1e-4, rtol=0)
-            lengths |= set(output.lengths.tolist())
-    assert len(lengths) > 1
+@pytest.mark.parametrize("numbers", [range(40), pytest.param(range(40, 160), marks=pytest.mark.long)], ids=len)
+@pytest.mark.parametrize("first", range(len(MODELS)), ids=MODELS)
+def test_the_sequences_and_scores_of_generate(first: int, numbers: range) -> None:
+    compared = PARITY.check(numbers[first :: len(MODELS)])
+    assert len({length for *_, found in compared for length in found.lengths.tolist()}) > 1

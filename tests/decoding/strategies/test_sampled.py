@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling.requests.seeds import derive_seeds
+from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
 from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
@@ -96,16 +96,11 @@ def test_unseeded_prompts_follow_the_generator() -> None:
 
 
 def test_the_joint_distribution_of_two_tokens() -> None:
-    """A chi-square over 6,000 copies, at an error of 1e-6."""
-    copies = 6_000
-    table = TABLE.double().exp()
+    table, copies = TABLE.double().exp(), 6_000
     options: dict[str, Any] = {"max_new_tokens": 2, "num_return_sequences": copies}
     output = sample(table_model(TABLE), torch.tensor([[0]]), SamplingParams(seed=1), **options)
-    expected = (table[0][:, None] * table).flatten() * copies
     counts = torch.bincount(output.sequences[:, 0] * 3 + output.sequences[:, 1], minlength=9)
-    degrees, statistic = 8, float(((counts - expected) ** 2 / expected).sum())
-    spread = 2 / (9 * degrees)  # Wilson and Hilferty's approximation
-    assert ((statistic / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 4.75
+    assert p_value(counts.numpy(), (table[0][:, None] * table).flatten().numpy()) > SMALLEST_P_VALUE
 
 
 def test_kept_scores_are_what_was_drawn_from() -> None:
