@@ -20,7 +20,6 @@ from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.beams.probability_models import random_table, table_model
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.table_models import UNCALLED
 from tests.decoding.tiny_models import tiny_model
 
 DRAWS = 20_000
@@ -169,22 +168,3 @@ def test_the_devices_draw_the_same(npu: str, monkeypatch: pytest.MonkeyPatch, mo
     expected = beam_sample(table_model(table), prompts, params, **options)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
     torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
-
-
-BAD = [
-    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
-    ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
-    ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
-    ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids at .*, got bad_ids=\(3,\)"),
-    ({"params": SamplingParams(adaptive_target=0.5)}, ValueError, "params must leave adaptive_target at its default"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
-    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
-    ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
-    ({"early_stopping": None}, ValueError, 'early_stopping must be True, False or "never", got None'),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=rf"^beam_sample: {message}.*\. [A-Z]"):
-        beam_sample(UNCALLED, torch.tensor([[1]]), **{"max_new_tokens": 3, "num_beams": 2, **wrong})

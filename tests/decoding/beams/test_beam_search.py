@@ -16,7 +16,6 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from tests.decoding.every_strategy import model_of
-from tests.decoding.table_models import UNCALLED
 
 BOTH = pytest.mark.parametrize("finished", ["pool", "in_beam"])
 ONE = torch.tensor([[START]])
@@ -280,36 +279,3 @@ def test_a_stop_token_beyond_the_vocabulary_is_never_said(device: str) -> None:
         expected = beam_search(model, prompts, eos_token_id=0, **options)
         assert torch.equal(found.sequences, expected.sequences)
         assert torch.equal(found.sequences_scores, expected.sequences_scores)
-
-
-BAD = [
-    ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
-    ({"num_beams": 2.0}, TypeError, "num_beams must be an int, got float 2.0"),
-    ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be at least 1, got 0"),
-    ({"num_return_sequences": 3}, ValueError, "num_return_sequences must be at most num_beams, 2, got 3"),
-    ({"finished": "beam"}, ValueError, 'finished must be "pool" or "in_beam", got \'beam\''),
-    ({"early_stopping": "always"}, ValueError, "early_stopping must be True, False or \"never\", got 'always'"),
-    ({"early_stopping": 1}, ValueError, 'early_stopping must be True, False or "never", got 1'),
-    ({"early_stopping": True, "finished": "in_beam"}, ValueError, "early_stopping must be False .*, got True"),
-    ({"length_penalty": float("nan")}, ValueError, "length_penalty must be a finite number"),
-    ({"length_penalty": "1"}, TypeError, "length_penalty must be a float"),
-    ({"softmax_smoothing": 0.0}, ValueError, "softmax_smoothing must be a finite number above 0, got 0.0"),
-    ({"softmax_smoothing": 1e-60}, ValueError, "softmax_smoothing must be a finite float32 above 0, got 1e-60"),
-    ({"softmax_smoothing": 1e39, "return_scores": True}, ValueError, "softmax_smoothing must be a finite float32"),
-    ({"length_penalty": 23.7, "max_new_tokens": 7}, ValueError, r"length_penalty must be in \[-23.6, 23.6\] with"),
-    ({"length_penalty": -45.0, "max_new_tokens": 12, "finished": "in_beam"}, ValueError,
-     r"length_penalty must be in \[-44.2, 44.2\] with that many new tokens, got -45.0"),
-    ({"eos_penalty": 0.0}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 0.0"),
-    ({"eos_penalty": 1.5}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 1.5"),
-    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1 where no encoder's input has a length"),
-    ({"max_new_tokens": [0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
-    ({"max_new_tokens": False}, TypeError, "max_new_tokens must be an int"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named_before_the_model_is_called(
-    wrong: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=rf"^beam_search: {message}.*\. [A-Z]"):
-        beam_search(UNCALLED, ONE, **{"max_new_tokens": 3, "num_beams": 2, **wrong})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -71,22 +70,3 @@ def test_hypotheses_that_end_at_different_steps() -> None:
     assert tokens[:3, 0, 1].tolist() == [1, 5, 8]
     assert tokens[:1, 0, 2].tolist() == [1]
     assert parents[:3, 0, 1].tolist() == [0, 0, 1]
-
-
-BAD = [
-    ({"step_ids": [[1]]}, TypeError, "step_ids must be an int64 tensor, got list"),
-    ({"lengths": torch.tensor([4.0])}, TypeError, "lengths must be an int64 tensor, got a tensor of torch.float32"),
-    ({"step_ids": TREE[0][0]}, ValueError, r"step_ids must be \[steps, batch, beams\] and not empty, got \[1, 3\]"),
-    ({"parent_ids": TREE[1][:3]}, ValueError, r"parent_ids must have the shape of step_ids, \[4, 1, 3\]"),
-    ({"lengths": torch.tensor([4, 4])}, ValueError, r"lengths must be \[1\] or \[1, 3\], got \[2\]"),
-    ({"end_token": -1}, ValueError, "end_token must be at least 0, got -1"),
-    ({"parent_ids": TREE[1] + 1}, ValueError, r"parent_ids must be in \[0, 3\), got 3"),
-    ({"parent_ids": TREE[1] - 1}, ValueError, r"parent_ids must be in \[0, 3\), got -1"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named(wrong: dict[str, object], error: type[Exception], message: str) -> None:
-    good = {"step_ids": TREE[0], "parent_ids": TREE[1], "lengths": torch.tensor([4]), "end_token": END}
-    with pytest.raises(error, match=rf"^gather_tree: {message}.*\. [A-Z]"):
-        gather_tree(**{**good, **wrong})

@@ -17,8 +17,6 @@ from ascend_sample.decoding.beams.group_beam import group_beam_search, hamming_d
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, table_model
-from tests.decoding.every_strategy import STRATEGIES
-from tests.decoding.table_models import UNCALLED
 from tests.decoding.tiny_models import TinyCausal, tiny_model
 
 CONFIGURATIONS = (*range(30), 54, 81)
@@ -208,19 +206,3 @@ def test_a_processor_sees_the_rows_of_its_group() -> None:
     group_beam_search(table_model(LETTERS), prompts, max_new_tokens=2, logits_processor=[look], **options)
     start = [[START], [B]]
     assert seen == [start, start, [[START, A], [B, EOS]], [[START, B], [B, A]]]
-
-
-BAD = [
-    ({"num_beam_groups": 0}, ValueError, "num_beam_groups must be at least 1, got 0"),
-    ({"num_beam_groups": 3}, ValueError, "num_beams must be a multiple of num_beam_groups, 3, got 4"),
-    ({"diversity_penalty": -1.0}, ValueError, "diversity_penalty must be a finite number of at least 0, got -1.0"),
-    ({"num_return_sequences": 5}, ValueError, "num_return_sequences must be at most num_beams, 4, got 5"),
-    ({"early_stopping": "yes"}, ValueError, "early_stopping must be True, False or \"never\", got 'yes'"),
-    ({"length_penalty": float("inf")}, ValueError, "length_penalty must be a finite number"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=rf"^group_beam_search: {message}.*\. [A-Z]"):
-        STRATEGIES["group_beam_search"](UNCALLED, torch.tensor([[1]]), **{"max_new_tokens": 3, **wrong})

@@ -224,25 +224,3 @@ BAD_MEMORIES: list[tuple[Any, Any, type[Exception], str]] = [
 def test_bad_memories(memory: Any, lengths: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=rf"Decoder: {message}"):
         random_decoder().prefill(torch.tensor([[1], [2]]), memory=memory, memory_lengths=lengths)
-
-
-EVEN = "hidden_size must be even and a multiple of heads = 3, got"
-BAD_CONFIGS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
-    ({"layers": 1.5}, TypeError, "layers must be an int, got float"),
-    ({"hidden_size": 9, "heads": 3}, ValueError, f"{EVEN} 9"),
-    ({"hidden_size": 10, "heads": 3}, ValueError, f"{EVEN} 10"),
-    ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
-    ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
-    ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
-    ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
-    ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
-    ({"activation": "swish"}, ValueError, "activation must be one of relu, gelu, got swish. Write a StepModel"),
-    ({"positions": "no"}, ValueError, "positions must be one of halves, interleaved, got no. Write a StepModel"),
-]
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), BAD_CONFIGS)
-def test_bad_configs(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"DecoderConfig: {message}"):
-        DecoderConfig(**{"vocab_size": 5, **changes})

@@ -12,7 +12,7 @@ from ascend_sample.decoding import AdaptiveGamma, ModelDrafter, ModuleModel, NGr
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import GREEDY
-from tests.decoding.speculation.test_speculative import PROMPTS, Wrong
+from tests.decoding.speculation.test_speculative import PROMPTS
 from tests.decoding.tiny_models import tiny_model
 
 
@@ -21,51 +21,6 @@ def after_rounds(*gammas: int) -> AdaptiveGamma:
     for gamma in gammas:
         control.observe(gamma, 1.0, looked=gamma, accepted=0)
     return control
-
-
-NO_LOGPROBS = [GREEDY] * 3 + [SamplingParams(logprobs=1)]
-NINE_TOKENS, NINE_IDS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9)), ModuleModel(lambda ids: torch.eye(9)[ids])
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
-    ({"drafter": NINE_TOKENS}, ValueError, "drafter must have the model's vocab"),
-    (
-        {"drafter": NINE_IDS},
-        ValueError,
-        "drafter must be able to read the prompts, got IndexError: index 9 is out of b",
-    ),
-    ({"drafter": Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
-    ({"drafter": Wrong(-1)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got -1"),
-    ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
-    ({"gamma": 1.5}, TypeError, "gamma must be an int, got float 1.5"),
-    ({"gamma": True}, TypeError, "gamma must be an int, got bool True"),
-    ({"gamma": "auto"}, ValueError, "gamma must be an int, 'adaptive' or an AdaptiveGamma, got 'auto'"),
-    ({"rule": "any"}, ValueError, r"rule must be one of match, standard, block, got 'any'"),
-    ({"params": 0.7}, TypeError, "params must be SamplingParams, or a list of them, got float 0.7"),
-    ({"params": [GREEDY]}, ValueError, "params must be one, or one for each of 4 prompts, got 1"),
-    ({"params": NO_LOGPROBS}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
-    ({"params": SamplingParams(logprobs=1), "rule": "match"}, ValueError, "params must leave logprobs at its default"),
-    (
-        {"params": SamplingParams(mirostat_tau=1.0)},
-        ValueError,
-        "params must leave mirostat_tau .*, got mirostat_tau=1.0",
-    ),
-    (
-        {"params": SamplingParams(stop_sequences=[[1, 2]])},
-        ValueError,
-        "params must leave stop_sequences at its default",
-    ),
-    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
-    ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
-    ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
-    ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
-    model = tiny_model()
-    with pytest.raises(error, match=rf"^speculative_sample: {message}.*\. [A-Z]"):
-        speculative_sample(model, PROMPTS, **{"drafter": model, "max_new_tokens": 4, **wrong})
 
 
 def test_a_vocabulary_that_params_name_is_the_models() -> None:

@@ -14,7 +14,7 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from tests.decoding.every_strategy import model_of
-from tests.decoding.table_models import UNCALLED, random_table
+from tests.decoding.table_models import random_table
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
@@ -163,23 +163,6 @@ def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
     output = contrastive_search(model_of(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
     assert output.to_lists() == [[3, 3]]
     assert output.sequences_scores.tolist() == [0.0]
-
-
-BAD = [
-    ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
-    ({"top_k": 2.5}, TypeError, "top_k must be an int, got float 2.5"),
-    ({"penalty_alpha": 1.5}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1, got 1.5"),
-    ({"penalty_alpha": -0.1}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1"),
-    ({"penalty_alpha": None}, TypeError, "penalty_alpha must be a float, got NoneType"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
-def test_bad_input_is_named_before_the_model_is_called(
-    wrong: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=rf"^contrastive_search: {message}.*\. [A-Z]"):
-        contrastive_search(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
 
 
 def test_a_model_without_hidden_states_is_refused() -> None:

@@ -13,7 +13,7 @@ from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling.requests.seeds import derive_seeds
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
+from tests.decoding.table_models import probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
@@ -197,28 +197,3 @@ def test_a_processor_does_not_change_the_model() -> None:
     options: dict[str, Any] = {"max_new_tokens": 1, "logits_processor": [write_into]}
     output = sample(table_model(TABLE), torch.tensor([[1]]), SamplingParams(top_k=1), **options)
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([0.01]))
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
-    ({"params": [SamplingParams(), 3]}, TypeError, "params must be SamplingParams, or a list of them, got list"),
-    ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
-    ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
-    ({"num_return_sequences": 2.0}, TypeError, "num_return_sequences must be an int"),
-    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
-]
-BAD_RANKING: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"num_samples": 0}, ValueError, "num_samples must be at least 1, got 0"),
-    ({"num_samples": 2, "num_return_sequences": 3}, ValueError, r"num_return_sequences must be in \[1, 2\], got 3"),
-    ({"length_penalty": -1.0}, ValueError, "length_penalty must be a finite number of at least 0"),
-    ({"length_penalty": "long"}, TypeError, "length_penalty must be a float, got str"),
-    ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
-]
-
-
-@pytest.mark.parametrize("strategy", [sample, sample_and_rank])
-def test_bad_input_is_named_before_the_model_is_called(strategy: Any, subtests: pytest.Subtests) -> None:
-    for wrong, error, message in BAD if strategy is sample else (*BAD, *BAD_RANKING):
-        with subtests.test(msg=str(wrong)), pytest.raises(error, match=rf"^{strategy.__name__}: {message}.*\. [A-Z]"):
-            strategy(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
