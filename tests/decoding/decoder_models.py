@@ -1,4 +1,4 @@
-"""Random decoders, small, and their torch twins, for the tests of the decoder and of its export."""
+"""Random decoders, small, for the tests of the decoder and of its export."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
+from ascend_sample.decoding import Decoder, DecoderConfig, EncoderDecoder
 from tests.decoding.paired_models import ragged
 
 
@@ -26,39 +26,6 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
         for name, parameter in module.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + 0.3 * noise if "norm" in name and name.endswith("weight") else 0.4 * noise)
-
-
-def torch_layer(layer: DecoderLayer) -> nn.TransformerDecoderLayer:
-    """torch's own layer with the same weights."""
-    hidden_size = layer.self_output.in_features
-    twin = nn.TransformerDecoderLayer(
-        hidden_size,
-        layer.heads,
-        dim_feedforward=4 * hidden_size,
-        dropout=0.0,
-        activation="relu",
-        layer_norm_eps=layer.self_norm.eps,
-        batch_first=True,
-        norm_first=True,
-    ).eval()
-    with torch.no_grad():
-        for mine, theirs in (
-            (layer.query_key_value, (twin.self_attn.in_proj_weight, twin.self_attn.in_proj_bias)),
-            (layer.self_output, twin.self_attn.out_proj),
-            (layer.cross_output, twin.multihead_attn.out_proj),
-            (layer.self_norm, twin.norm1),
-            (layer.cross_norm, twin.norm2),
-            (layer.feed_forward_norm, twin.norm3),
-            (layer.feed_forward_inner, twin.linear1),
-            (layer.feed_forward_output, twin.linear2),
-        ):
-            weight, bias = theirs if isinstance(theirs, tuple) else (theirs.weight, theirs.bias)
-            weight.copy_(mine.weight)
-            bias.copy_(mine.bias)
-        cross = (layer.cross_query, layer.memory_key_value)
-        twin.multihead_attn.in_proj_weight.copy_(torch.cat([part.weight for part in cross]))
-        twin.multihead_attn.in_proj_bias.copy_(torch.cat([part.bias for part in cross]))
-    return twin
 
 
 class RandomEncoder(nn.Module):

@@ -30,21 +30,6 @@ def test_spellings_by_hand(number: int, expected: dict[str, float]) -> None:
     assert number_speller.spellings(number) == pytest.approx(expected)
 
 
-def test_all_spellings_are_of_the_vocabulary() -> None:
-    longest = 0
-    for number in range(10**number_speller.MOST_DIGITS):
-        for words in number_speller.spellings(number):
-            assert all(word in number_speller.WORD_IDS for word in words.split())
-            longest = max(longest, len(words.split()))
-    assert longest == 7  # one thousand one hundred and twenty one
-
-
-def test_digits_are_turned_round_and_padded() -> None:
-    encoded = number_speller.encode_numbers([7, 1230])
-    assert encoded["digits"].tolist() == [[7, 10, 10, 10], [0, 3, 2, 1]]
-    assert encoded["counts"].tolist() == [1, 4]
-
-
 @pytest.mark.long
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_faster_transformer() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +13,7 @@ from ascend_sample.decoding import Decoder, DecoderConfig
 from tests.decoding.decoder_models import randomise
 
 HIDDEN, HEADS, LAYERS, VOCAB_SIZE = 12, 3, 2, 17
+HALF = HIDDEN // 2
 
 
 class Attention(nn.Module):
@@ -31,10 +34,11 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Norms first, and GELU."""
+    """Norms first."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation: str) -> None:
         super().__init__()
+        self.activation = getattr(nn.functional, activation)
         self.self_attn_norm, self.cross_attn_norm, self.mlp_norm = (nn.LayerNorm(HIDDEN) for _ in range(3))
         self.self_attn, self.cross_attn = Attention(), Attention()
         self.mlp = nn.ModuleDict({"w_1": nn.Linear(HIDDEN, 4 * HIDDEN), "w_2": nn.Linear(4 * HIDDEN, HIDDEN)})
@@ -43,24 +47,28 @@ class Layer(nn.Module):
         normalised = self.self_attn_norm(x)
         x = x + self.self_attn(normalised, normalised, visible)
         x = x + self.cross_attn(self.cross_attn_norm(x), memory, memory_visible)
-        return x + self.mlp["w_2"](nn.functional.gelu(self.mlp["w_1"](self.mlp_norm(x))))
+        return x + self.mlp["w_2"](self.activation(self.mlp["w_1"](self.mlp_norm(x))))
 
 
 class SpeechDecoder(nn.Module):
-    """Sines and cosines in turn from step 0 on; the embedding is the last layer, too."""
+    """Sines and cosines in turn from step 0 on, or by halves from step 1 on; the embedding is the last layer, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation: str, positions: str) -> None:
         super().__init__()
+        self.positions = positions
         self.tgt_word_emb = nn.Embedding(VOCAB_SIZE, HIDDEN)
-        self.layer_stack = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layer_stack = nn.ModuleList(Layer(activation) for _ in range(LAYERS))
         self.layer_norm_out = nn.LayerNorm(HIDDEN)
 
     def forward(self, tokens: Tensor, memory: Tensor, lengths: Tensor) -> Tensor:
         x = self.tgt_word_emb(tokens) * HIDDEN**0.5
         for step in range(tokens.shape[1]):
             for place in range(HIDDEN):
-                angle = step / 10000 ** (place // 2 * 2 / HIDDEN)
-                x[:, step, place] += math.cos(angle) if place % 2 else math.sin(angle)
+                if self.positions == "interleaved":
+                    angle, is_cosine = step / 10000 ** (place // 2 * 2 / HIDDEN), place % 2
+                else:
+                    angle, is_cosine = (step + 1) / 10000 ** (place % HALF / (HALF - 1)), place // HALF
+                x[:, step, place] += math.cos(angle) if is_cosine else math.sin(angle)
         visible = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
         memory_visible = (torch.arange(memory.shape[1]) < lengths[:, None])[:, None, None]
         for layer in self.layer_stack:
@@ -96,12 +104,11 @@ def weights_of(source: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def test_a_speech_decoders_weights() -> None:
-    source = SpeechDecoder().eval()
+@pytest.mark.parametrize(("activation", "positions"), [("gelu", "interleaved"), ("relu", "halves")])
+def test_a_speech_decoders_weights(activation: Any, positions: Any) -> None:
+    source = SpeechDecoder(activation, positions).eval()
     randomise(source)
-    config = DecoderConfig(
-        VOCAB_SIZE, HIDDEN, HEADS, LAYERS, layer_norm_eps=1e-5, activation="gelu", positions="interleaved"
-    )
+    config = DecoderConfig(VOCAB_SIZE, HIDDEN, HEADS, LAYERS, None, 1e-5, activation=activation, positions=positions)
     decoder = Decoder(config).eval()
     decoder.load_state_dict(weights_of(source.state_dict()))
     tokens, memory, lengths = torch.randint(VOCAB_SIZE, (3, 6)), torch.randn(3, 5, HIDDEN), torch.tensor([5, 1, 3])

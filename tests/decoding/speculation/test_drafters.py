@@ -176,14 +176,6 @@ def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) ->
     assert found > 20
 
 
-def test_n_grams_of_texts_that_are_shorter_than_any() -> None:
-    tokens = torch.tensor([[4, 0], [4, 4]])
-    drafter = NGramDrafter(9, 3)
-    state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
-    draft, _ = drafter.draft(state, _texts(tokens, torch.tensor([1, 2]), torch.tensor([2, 2]), 2))
-    assert draft.counts.tolist() == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("rule", "params"),
     [("standard", GREEDY), ("standard", SamplingParams(seed=5)), ("block", SamplingParams(seed=5)),

@@ -19,7 +19,7 @@ from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.draws import placed_noise
 from ascend_sample.sampling.draws.placed_noise import MOST_SENT
 from tests.decoding.every_strategy import GREEDY
-from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
+from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, random_table, table_model
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
@@ -161,45 +161,6 @@ def test_what_a_neighbour_asks_for_changes_no_row(rule: Any) -> None:
     both = torch.cat((prompts, prompts[:1]))
     beside = speculative_sample(target, both, [*plain, penalized], encoder={"world": world}, **options)
     assert beside.to_lists()[:-1] == alone.to_lists()
-
-
-@pytest.mark.parametrize("drafter", ["model", "n-gram"])
-def test_a_row_alone_gets_what_it_gets_in_a_batch(drafter: str) -> None:
-    worlds = make_worlds()
-    rows = rows_of(worlds, 2, longest=12)
-    target, draft = (table_model(torch.stack([getattr(it, name) for it in worlds])) for name in ("target", "draft"))
-
-    def run(chosen: Tensor) -> DecodeOutput:
-        params = [rows.params[row] for row in chosen.tolist()]
-        options: dict[str, Any] = {"attention_mask": rows.attention_mask[chosen], "gamma": 3, "eos_token_id": 2}
-        options |= {"max_new_tokens": rows.max_new_tokens[chosen], "encoder": {"world": rows.world[chosen]}}
-        options["drafter"] = draft if drafter == "model" else NGramDrafter()
-        return speculative_sample(target, rows.input_ids[chosen], params, **options)
-
-    everything = torch.arange(len(rows.world))
-    whole = run(everything)
-    assert run(everything.flip(0)).to_lists() == whole.to_lists()[::-1]
-    for row in range(0, len(everything), 2):
-        alone = run(everything[row : row + 1])
-        assert alone.to_lists() == whole.to_lists()[row : row + 1]
-        assert alone.stats is not None
-        assert whole.stats is not None
-        assert alone.stats.drafted[0].equal(whole.stats.drafted[row, : alone.stats.drafted.shape[1]])
-        torch.testing.assert_close(alone.sequences_scores[0], whole.sequences_scores[row])
-
-
-def test_scores_are_the_models_log_probabilities() -> None:
-    model = tiny_model()
-    params = SamplingParams(seed=3, temperature=0.7, top_k=5)
-    options: dict[str, Any] = {"attention_mask": MASK, "gamma": 3, "max_new_tokens": [6, 9, 3, 1]}
-    output = speculative_sample(model, PROMPTS, params, drafter=tiny_model(seed=1), **options)
-    for row, tokens in enumerate(output.to_lists()):
-        text = torch.cat((PROMPTS[row][MASK[row] == 1], torch.tensor(tokens)))
-        score = sum(
-            model.prefill(text[None, :end]).logits.log_softmax(1)[0, text[end]].item()
-            for end in range(len(text) - len(tokens), len(text))
-        )
-        assert output.sequences_scores[row].item() == pytest.approx(score, abs=1e-4)
 
 
 def test_plain_decoding_and_its_seeds() -> None:

@@ -72,20 +72,18 @@ def one_text(
     prompt: Tensor,
     encoder: dict[str, Tensor],
     new_tokens: int,
-    top_k: int,
-    alpha: float,
-    eos: list[int],
     processors: list[Any],
+    asked: dict[str, Any],
 ) -> tuple[list[int], float]:
     """The definition: a text without padding and cache, candidate by candidate."""
-    ids, total, text = prompt[None], 0.0, []
+    ids, total, text, alpha = prompt[None], 0.0, [], asked["penalty_alpha"]
     for _ in range(new_tokens):
         logits = model.prefill(ids, None, **encoder).logits
         for processor in processors:
             logits = processor(ids, logits)
         probabilities = logits.softmax(dim=1)[0]
         scored = []
-        for token in probabilities.argsort(descending=True, stable=True)[:top_k].tolist():
+        for token in probabilities.argsort(descending=True, stable=True)[: asked["top_k"]].tolist():
             longer = torch.cat((ids, torch.tensor([[token]])), dim=1)
             states = model.prefill(longer, None, **encoder).hidden_states[0]
             penalty = max(float(torch.cosine_similarity(states[-1], state, dim=0)) for state in states[:-1])
@@ -94,7 +92,7 @@ def one_text(
         total += float(probabilities[token].log())
         text.append(token)
         ids = torch.cat((ids, torch.tensor([[token]])), dim=1)
-        if token in eos:
+        if token in ENDS:
             break
     return text, total
 
@@ -102,6 +100,7 @@ def one_text(
 PROMPTS = torch.tensor([[0, 0, 5, 1], [7, 2, 9, 4], [6, 0, 3, 0]])
 MASK = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [1, 0, 1, 0]])
 NEW_TOKENS = [6, 4, 5]
+ENDS = [2, 8]
 
 
 @pytest.mark.parametrize("kind", ["tiny", "gpt2", "llama", "t5", "bart"])
@@ -115,15 +114,13 @@ def test_the_texts_of_a_loop_over_single_texts(kind: str) -> None:
             cached, plain = step_model(kind, seed % 2), recomputing_model(kind, seed % 2)
         encoder = {} if kind == "tiny" else encoder_inputs(kind, 3, seed)
         processors = [NoRepeatNGramLogitsProcessor(3)] if seed % 2 else []
-        output = contrastive_search(
-            cached, PROMPTS, max_new_tokens=NEW_TOKENS, top_k=top_k, penalty_alpha=alpha, attention_mask=MASK,
-            encoder=encoder, eos_token_id=[2, 8],
-            logits_processor=[lambda ids, scores, made=processors: without_padding(made, ids, scores)],
-        )  # fmt: skip
+        options: dict[str, Any] = {"top_k": top_k, "penalty_alpha": alpha, "encoder": encoder, "attention_mask": MASK}
+        options["logits_processor"] = [lambda ids, scores, made=processors: without_padding(made, ids, scores)]
+        output = contrastive_search(cached, PROMPTS, max_new_tokens=NEW_TOKENS, eos_token_id=ENDS, **options)
         for row in range(3):
             own = {name: value[row : row + 1] for name, value in encoder.items()}
             prompt = PROMPTS[row, MASK[row].bool()]
-            text, total = one_text(plain, prompt, own, NEW_TOKENS[row], top_k, alpha, [2, 8], processors)
+            text, total = one_text(plain, prompt, own, NEW_TOKENS[row], processors, options)
             assert output.to_lists()[row] == text
             torch.testing.assert_close(float(output.sequences_scores[row]), total, atol=1e-4, rtol=0)
 
@@ -147,15 +144,7 @@ def test_16_bit_states_are_compared_in_float32() -> None:
     assert output.sequences_scores.dtype == torch.float32
 
 
-def test_a_finished_row_needs_no_position() -> None:
-    """The model has 96 positions; both rows need fewer, but not the long prompt with the long text."""
-    prompts, mask = torch.ones(2, 90, dtype=torch.int64), torch.ones(2, 90, dtype=torch.int64)
-    mask[0, 2:] = 0
-    output = contrastive_search(step_model("gpt2"), prompts, max_new_tokens=[12, 2], attention_mask=mask, top_k=2)
-    assert output.lengths.tolist() == [12, 2]
-
-
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
     """With alpha 1 probability counts for nothing, and 3 was seen; but it has the whole mass."""
     table = random_table(7)

@@ -96,16 +96,6 @@ def test_id_0_is_a_token() -> None:
     assert greedy_search(table_model(CHAIN), torch.tensor([[2]]), max_new_tokens=2).to_lists() == [[0, 1]]
 
 
-def test_a_finished_row_needs_no_position() -> None:
-    """The model has 96 positions; all rows need fewer, but not the long prompts with the longest text."""
-    prompts, mask = torch.ones(3, 90, dtype=torch.int64), torch.ones(3, 90, dtype=torch.int64)
-    mask[1, 2:] = 0
-    output = greedy_search(step_model("gpt2"), prompts, max_new_tokens=[2, 12, 4], attention_mask=mask)
-    alone = greedy_search(step_model("gpt2"), prompts[1:2, :2], max_new_tokens=12)
-    assert output.lengths.tolist() == [2, 12, 4]
-    assert output.to_lists()[1] == alone.to_lists()[0]
-
-
 PARITY = Parity(
     greedy_search,
     lambda number: choose_common(number, random.Random(number), lengths=[5]),
