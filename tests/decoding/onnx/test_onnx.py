@@ -28,7 +28,7 @@ from tests.support.warm_python import run_warm
 VOCAB_SIZE = 17
 ENDS = [8, 13]
 BATCHES = 45  # of 1 to 9 inputs, in turn
-LONG = pytest.mark.long  # an export takes half a minute
+LONG = pytest.mark.long  # an export takes half a minute: the smallest one alone is in the quick tier
 EXAMPLE = {"features": torch.zeros(3, 5, 6), "lengths": torch.full((3,), 5)}
 DYNAMIC_AXES = {"features": {1: "frames"}}
 
@@ -239,7 +239,6 @@ class Pcm(nn.Module):
         return self.linear(pcm.float()[:, :, None]), lengths
 
 
-@LONG
 def test_an_encoder_may_take_any_dtype(tmp_path: Path) -> None:
     config = DecoderConfig(vocab_size=11, hidden_size=8, heads=2, layers=1)
     model = EncoderDecoder(Pcm(), Decoder(config)).eval()
