@@ -266,9 +266,10 @@ def test_with_a_processor_equal_log_probabilities_come_in_the_order_of_the_token
 
 
 def test_of_equal_scores_in_a_pool_the_one_that_ended_first_comes_first() -> None:
-    found = search([[0.0, 0.5, 0.0, 0.5], *[[0.0, 0.0, 0.0, 1.0]] * 3])
-    assert found.to_lists() == [[EOS], [A, EOS]]
-    assert found.sequences_scores[0] == found.sequences_scores[1]
+    for steps in (2, 3, 4):
+        found = search([[0.0, 0.5, 0.0, 0.5], *[[0.0, 0.0, 0.0, 1.0]] * 3], max_new_tokens=steps)
+        assert found.to_lists() == [[EOS], [A, EOS]]
+        assert found.sequences_scores[0] == found.sequences_scores[1]
 
 
 def test_a_stop_token_beyond_the_vocabulary_is_never_said(device: str) -> None:
