@@ -1,6 +1,5 @@
 """Contexts, errors and graphs at the C level."""
 
-import pytest
 from activation_programs import needs_hostcann
 from runtime_programs import check
 
@@ -19,6 +18,11 @@ def test_calls_before_aclinit_and_without_a_context_are_refused():
         thread = threading.Thread(target=lambda: other.append(acl.aclrtMalloc(ctypes.byref(handle()), size_t(8), 0)))
         thread.start(); thread.join()
         assert other == [107002]
+        ok("aclrtSetDevice", 0)
+        ok("aclrtResetDevice", 0)
+        malloc(8)
+        ok("aclrtResetDevice", 0)
+        fails(107002, "aclrtSetDevice", "aclrtMalloc", ctypes.byref(handle()), size_t(8), 0)
         ok("aclFinalize")
         fails(100037, "aclInit was not called", "aclFinalize")
     """)
@@ -98,32 +102,35 @@ def test_a_captured_graph_runs_at_every_replay_and_not_before():
     """)
 
 
-@pytest.mark.parametrize(
-    ("action", "status"),
-    [
-        ('fails(107027, "captured", "aclrtSynchronizeStream", queue)', 507903),
-        ('fails(107030, "capture", "aclrtSynchronizeDevice")', 507903),
-        ('fails(107030, "capture", "aclrtMemset", block, size_t(8), 0, size_t(8))', 507903),
-        ('fails(107027, "pin it", "aclrtMemcpyAsync", block, size_t(8), b"pageable", size_t(8), H2D, queue)', 507903),
-        ('ok("aclrtRecordEvent", done, queue); fails(107028, "captured", "aclrtSynchronizeEvent", done)', 507903),
-        (
-            'ok("aclrtRecordEvent", done, queue); ok("aclrtStreamWaitEvent", side, done); '
-            "copy(block, data, 8, H2D, side)",
-            107025,
-        ),
-    ],
-)
-def test_what_a_capture_cannot_hold_makes_it_invalid(action, status):
-    check(f"""
+def test_what_a_capture_cannot_hold_makes_it_invalid():
+    check("""
         start()
         queue, side, done, block, data, graph = stream(), stream(), event(), malloc(8), pinned(b"12345678"), handle()
-        ok("aclmdlRICaptureBegin", queue, 0)
-        copy(block, data, 8, H2D, queue)
-        {action}
-        fails({status}, "the capture is invalid", "aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-        assert graph.value is None
-        copy(block, data, 8, H2D, queue)
-        ok("aclrtSynchronizeDevice")
+
+        def of_a_captured_event():
+            ok("aclrtRecordEvent", done, queue)
+            fails(107028, "captured", "aclrtSynchronizeEvent", done)
+
+        def not_joined_back():
+            ok("aclrtRecordEvent", done, queue)
+            ok("aclrtStreamWaitEvent", side, done)
+            copy(block, data, 8, H2D, side)
+
+        for action, status in (
+            (lambda: fails(107027, "captured", "aclrtSynchronizeStream", queue), 507903),
+            (lambda: fails(107030, "capture", "aclrtSynchronizeDevice"), 507903),
+            (lambda: fails(107030, "capture", "aclrtMemset", block, size_t(8), 0, size_t(8)), 507903),
+            (lambda: fails(107027, "pin it", "aclrtMemcpyAsync", block, size_t(8), b"x" * 8, size_t(8), H2D, queue), 507903),
+            (of_a_captured_event, 507903),
+            (not_joined_back, 107025),
+        ):
+            ok("aclmdlRICaptureBegin", queue, 0)
+            copy(block, data, 8, H2D, queue)
+            action()
+            fails(status, "the capture is invalid", "aclmdlRICaptureEnd", queue, ctypes.byref(graph))
+            assert graph.value is None
+            copy(block, data, 8, H2D, queue)
+            ok("aclrtSynchronizeDevice")
         assert violations() == []
     """)
 

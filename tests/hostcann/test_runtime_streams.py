@@ -7,24 +7,22 @@ from runtime_programs import check
 pytestmark = needs_hostcann
 
 
-@pytest.mark.parametrize("mode", ["normal", "delayed", "lazy"])
-def test_a_stream_keeps_its_order_and_events_order_streams(mode):
-    check(
-        """
+def test_a_stream_keeps_its_order_and_events_order_streams():
+    check("""
         start()
-        first, second, done = stream(), stream(), event()
-        a, b, data, back = malloc(8), malloc(8), pinned(b"12345678"), pinned(b"........")
-        copy(a, data, 8, H2D, first)
-        ok("aclrtRecordEvent", done, first)
-        ok("aclrtStreamWaitEvent", second, done)
-        copy(b, a, 8, D2D, second)
-        copy(back, b, 8, D2H, second)
-        ok("aclrtSynchronizeStream", second)
-        assert ctypes.string_at(back, 8) == b"12345678"
+        for name in ("normal", "delayed", "lazy"):
+            mode(name, 5)
+            first, second, done = stream(), stream(), event()
+            a, b, data, back = malloc(8), malloc(8), pinned(b"12345678"), pinned(b"........")
+            copy(a, data, 8, H2D, first)
+            ok("aclrtRecordEvent", done, first)
+            ok("aclrtStreamWaitEvent", second, done)
+            copy(b, a, 8, D2D, second)
+            copy(back, b, 8, D2H, second)
+            ok("aclrtSynchronizeStream", second)
+            assert ctypes.string_at(back, 8) == b"12345678", name
         assert violations() == []
-        """,
-        HOSTCANN_STREAM_MODE="delayed:5" if mode == "delayed" else mode,
-    )
+    """)
 
 
 def test_a_lazy_stream_runs_nothing_until_something_synchronises():
@@ -48,6 +46,15 @@ def test_a_lazy_stream_runs_nothing_until_something_synchronises():
         ok("aclrtSynchronizeDevice")
         assert ctypes.string_at(back, 8) == b"12345678"
         ok("aclrtStreamQuery", queue, ctypes.byref(status)); assert status.value == 0
+        third = stream()
+        ok("aclrtRecordEvent", done, queue)
+        ok("aclrtStreamWaitEvent", other, done)
+        ok("aclrtRecordEvent", done, third)
+        ok("aclrtSynchronizeStream", other)
+        ok("aclrtStreamQuery", queue, ctypes.byref(status)); assert status.value == 0
+        ok("aclrtStreamQuery", third, ctypes.byref(status)); assert status.value == 1, "recorded after the wait"
+        ok("aclrtDestroyEvent", done)
+        assert live()["event"] == 0
     """)
 
 
