@@ -5,7 +5,7 @@ It runs in a process of its own, because hostcann's state (like CANN's) is that 
     python -m pytest --confcutdir tests/conformance tests/conformance
 
 ``test_own_process.py`` does that from an ordinary test run. Tests that break a device context run in a further process
-each (`isolation`).
+each (`tests.support.isolation`).
 
 The libraries are those of the repository's hostcann, or of the folder in ASCEND_SAMPLE_CONFORMANCE_LIBRARIES; the value
 ``system`` leaves it to the dynamic loader, which is how the suite meets a real CANN. Tests of hostcann's own behaviour

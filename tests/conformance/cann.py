@@ -3,8 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -283,20 +282,17 @@ class Device:
             buffer.free()
         self._tensors, self._buffers = [], []
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Releases what was made inside, when the test passes."""
-        yield
-        self.release()
-
     def forget(self, *owned: Tensor | Buffer) -> None:
         """These are (or will be) destroyed by the test itself, or never."""
         self._tensors = [tensor for tensor in self._tensors if tensor not in owned]
         self._buffers = [buffer for buffer in self._buffers if buffer not in owned]
 
-    def forget_memory(self) -> None:
-        """All blocks are gone: the device was reset."""
+    def reset(self) -> None:
+        """Makes a device usable whose context has failed: its blocks and streams go."""
+        check(acl.aclrtResetDevice(0), "aclrtResetDevice")
         self._buffers = []
+        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+        self.stream = self.create_stream()
 
     def create_stream(self) -> Any:
         """A new stream; the caller destroys it."""

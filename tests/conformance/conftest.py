@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .cann import Device
 
 FOLDER = Path(__file__).parent
-ORDINARY = ("test_own_process.py", "test_libraries.py", "test_cffi_binding.py", "test_cffi_processes.py")
+ORDINARY = ("test_own_process.py", "test_libraries.py")
 
 
 def in_own_process(config: pytest.Config) -> bool:

@@ -1,106 +1,140 @@
-"""What phase 1 refuses, with which status, and that nothing stays behind."""
+"""What phase 1 of both operators refuses, with which status, and that nothing stays behind."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from .cann import OPERATORS, Arguments, Device, abi, aclnn, check_refused, ffi, phase_1, soc_name
-from .hand_worked import MIXED, NO_P, ONES, VOCAB_SIZE
-from .isolation import own_process
+from tests.support.isolation import own_process
 
+from .cann import KINDS, OPERATORS, Arguments, Device, abi, aclnn, check_refused, ffi, phase_1, soc_name
+from .hand_worked import MIXED, NO_P, ONES, VOCAB_SIZE
+
+FIRST, SECOND = OPERATORS
 NULL_ARGUMENT = 161001
 INVALID = 161002
 TILING = 561002
 NO_KERNEL = 561003
 
 BATCH = 3
-Change = Callable[[Device], dict[str, object]]
+SHAPE = (BATCH, VOCAB_SIZE)
+SAMPLE_RESULT = ("dense_ids", "dense_weights")
+OF_ARGUMENT = {
+    **{"logits": "logits", "k": "topK", "p": "topP", "q": "q", "min_p": "minPs", "ids": "logitsSelectIdx"},
+    **{"kept": "logitsTopKpSelect", "dense_ids": "logitsIdx", "dense_weights": "logitsSortMasked"},
+}
+"""The beginning of CANN's name of each argument."""
 
 
-def valid_arguments(device: Device) -> Arguments:
+def valid_arguments(device: Device, operator: str) -> Arguments:
     """Three rows that work."""
-    return device.arguments([MIXED] * BATCH, [4] * BATCH, [NO_P] * BATCH, [ONES] * BATCH)
+    rows = ([MIXED] * BATCH, [4] * BATCH, [NO_P] * BATCH, [ONES] * BATCH)
+    return device.arguments(*rows) if operator == FIRST else device.arguments_v2(*rows, [0.0] * BATCH)
 
 
-@pytest.mark.parametrize("argument", ["logits", "k", "p", "ids", "kept"])
-def test_null_tensor(device: Device, argument: str) -> None:
-    check_refused(replace(valid_arguments(device), **{argument: None}), NULL_ARGUMENT, "null")
+@pytest.fixture(params=OPERATORS)
+def arguments(device: Device, request: pytest.FixtureRequest) -> Arguments:
+    """Of each operator."""
+    return valid_arguments(device, request.param)
 
 
-def test_null_q_is_no_draw(device: Device) -> None:
-    ids, _ = device.run(replace(valid_arguments(device), q=None))
-    assert ids.tolist() == [1] * BATCH
+def check_wrong(arguments: Arguments, status: int, *words: str, **changes: object) -> None:
+    """Phase 1 refuses them for the changes; the message begins with the operator."""
+    assert check_refused(replace(arguments, **changes), status, *words).startswith(f"{arguments.operator}: ")
+
+
+def test_null_tensors(device: Device, arguments: Arguments) -> None:
+    optional = {"q", "min_p"}
+    for name in {name for name, value in vars(arguments).items() if value in arguments.tensors()} - optional:
+        check_wrong(arguments, NULL_ARGUMENT, "null", **{name: None})
+    for name in optional & vars(arguments).keys():
+        ids, _ = device.run(replace(arguments, **{name: None}))
+        assert ids.tolist() == [1] * BATCH
 
 
 @pytest.mark.parametrize("missing", ["workspace_size", "executor"])
 def test_null_result_pointer(device: Device, missing: str) -> None:
-    arguments = valid_arguments(device)
-    handles = [tensor.handle for tensor in arguments.tensors()]
+    handles = [tensor.handle for tensor in valid_arguments(device, FIRST).tensors()]
     size = ffi.NULL if missing == "workspace_size" else ffi.new("uint64_t *")
     executor = ffi.NULL if missing == "executor" else ffi.new("aclOpExecutor **")
     status = aclnn.aclnnTopKTopPSampleGetWorkspaceSize(*handles[:4], 1e-8, False, 32, *handles[4:], size, executor)
     assert status == NULL_ARGUMENT
 
 
-@pytest.mark.parametrize(
-    ("argument", "dtype"),
-    [
-        ("logits", "float32"),
-        ("logits", "int32"),
-        ("logits", "bfloat16"),  # p is float16
-        ("k", "int64"),
-        ("k", "uint32"),
-        ("p", "float32"),
-        ("p", "bfloat16"),
-        ("q", "float16"),
-        ("ids", "int32"),
-        ("kept", "float16"),
-        ("kept", "int64"),
-    ],
-)
-def test_dtype(device: Device, argument: str, dtype: str) -> None:
-    arguments = valid_arguments(device)
-    shape = getattr(arguments, argument).shape
-    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), INVALID)
+DTYPES = {
+    "logits": ("int32", "float64"),
+    "k": ("int64", "uint32"),
+    "p": ("float32", "bfloat16"),  # logits are float16
+    "q": ("float16",),
+    "min_p": ("float32",),
+    "ids": ("int32",),
+    "kept": ("float16", "int64"),
+    "dense_ids": ("int32",),
+    "dense_weights": ("float16",),
+}
 
 
-@pytest.mark.parametrize(
-    ("argument", "shape"),
-    [
-        ("logits", (BATCH * VOCAB_SIZE,)),
-        ("logits", (BATCH, VOCAB_SIZE, 1)),
-        ("logits", (BATCH + 1, VOCAB_SIZE)),
-        ("logits", (BATCH, 0)),
-        ("logits", (0, VOCAB_SIZE)),
-        ("k", (BATCH + 1,)),
-        ("k", (BATCH, 1)),
-        ("k", (1,)),
-        ("p", (BATCH - 1,)),
-        ("p", (BATCH, 1)),
-        ("q", (BATCH, VOCAB_SIZE + 1)),
-        ("q", (BATCH - 1, VOCAB_SIZE)),
-        ("q", (VOCAB_SIZE,)),
-        ("ids", (BATCH + 1,)),
-        ("ids", (BATCH, 1)),
-        ("kept", (BATCH, VOCAB_SIZE - 1)),
-        ("kept", (0,)),
-    ],
-)
-@pytest.mark.parametrize("is_need_logits", [False, True])
-def test_shape(device: Device, argument: str, shape: tuple[int, ...], is_need_logits: bool) -> None:
-    arguments = replace(valid_arguments(device), is_need_logits=is_need_logits)
-    dtype = getattr(arguments, argument).dtype
-    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), TILING)
+def test_dtypes(device: Device, arguments: Arguments) -> None:
+    for name in DTYPES.keys() & vars(arguments).keys():
+        for dtype in DTYPES[name]:
+            values = np.ones(getattr(arguments, name).shape)
+            check_wrong(arguments, INVALID, OF_ARGUMENT[name], **{name: device.tensor(values, dtype)})
+    for dtype in ("bfloat16", *["float32"] * (arguments.operator == FIRST)):  # p is float16; the first has no float32
+        check_wrong(arguments, INVALID, logits=device.tensor(np.ones(SHAPE), dtype))
 
 
-@pytest.mark.parametrize(("vocab_size", "status"), [(2**20, abi.SUCCESS), (2**20 + 1, TILING)])
-def test_vocabulary_limit(device: Device, vocab_size: int, status: int) -> None:
-    plan = phase_1(device.arguments(np.zeros((1, vocab_size)), [4], [NO_P]))
-    assert plan.status == status
-    if status == abi.SUCCESS:
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+SHAPES = {
+    "logits": [(BATCH * VOCAB_SIZE,), (*SHAPE, 1), (BATCH + 1, VOCAB_SIZE), (BATCH, 0), (0, VOCAB_SIZE)],
+    "k": [(BATCH + 1,), (BATCH, 1), (1,)],
+    "p": [(BATCH - 1,), (BATCH, 1)],
+    "q": [(BATCH, VOCAB_SIZE + 1), (BATCH - 1, VOCAB_SIZE), (VOCAB_SIZE,)],
+    "min_p": [(BATCH + 1,), (BATCH, 1)],
+    "ids": [(BATCH + 1,), (BATCH, 1)],
+    "kept": [(BATCH, VOCAB_SIZE - 1), (0,)],
+    "dense_ids": [(BATCH, VOCAB_SIZE - 1)],
+    "dense_weights": [(1,)],
+}
+
+
+def test_shapes(device: Device, arguments: Arguments) -> None:
+    """The second operator looks at outputs where they are wanted; torch_npu relies on it for the ids of a sample
+    result."""
+    for name in SHAPES.keys() & vars(arguments).keys():
+        for shape in SHAPES[name]:
+            wrong = {name: device.tensor(np.ones(shape), getattr(arguments, name).dtype)}
+            is_output = name in {"ids", "kept", *SAMPLE_RESULT}
+            if arguments.operator == FIRST or not is_output:
+                for is_need_logits in (False, True):
+                    check_wrong(arguments, TILING, **wrong, is_need_logits=is_need_logits)
+                continue
+            wanted = name in SAMPLE_RESULT
+            options = {"q": None, "is_need_logits": True, "is_need_sample_result": wanted}
+            check_wrong(arguments, TILING, "must have", **wrong, **options)
+            options |= {"is_need_logits": False, "is_need_sample_result": not wanted}
+            ids, _ = device.run(replace(arguments, **wrong, **options))
+            assert len(ids) == len(wrong.get("ids", arguments.ids).numpy())
+
+
+def check_accepted(arguments: Arguments) -> int:
+    """Returns the size of the workspace."""
+    plan = phase_1(arguments)
+    assert plan.status == abi.SUCCESS
+    assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+    return plan.workspace_size
+
+
+def test_ks_max_and_q_beside_a_sample_result(device: Device) -> None:
+    arguments = valid_arguments(device, SECOND)
+    for ks_max in (-1, 0, 1025):
+        check_wrong(arguments, TILING, "ksMax", str(ks_max), ks_max=ks_max)
+    for ks_max in (1, 1024):
+        check_accepted(replace(arguments, ks_max=ks_max))
+    check_wrong(arguments, TILING, "qOptional", is_need_sample_result=True)
+
+
+def test_vocabulary_limit(device: Device) -> None:
+    check_accepted(device.arguments(np.zeros((1, 2**20)), [4], [NO_P]))
+    check_refused(device.arguments(np.zeros((1, 2**20 + 1)), [4], [NO_P]), TILING)
 
 
 @pytest.mark.hostcann_only  # CANN looks at neither, and its kernels then write elsewhere
@@ -115,45 +149,47 @@ def test_limits_of_the_kernels(device: Device, operator: str) -> None:
         kept = device.view(one, "float32", (rows, vocab_size), strides=(0, 0))
         return replace(made, logits=logits, kept=kept)
 
-    check_refused(arguments(820, 2**20), TILING, f"{operator}: ", "at most 858993459 elements")
-    for rows, vocab_size in ((819, 2**20), (5120, 8), (5121, 8)):
-        given = arguments(rows, vocab_size)
-        if rows == 5121 and operator == "aclnnTopKTopPSample":
-            check_refused(given, TILING, f"{operator}: ", "at most 5120 rows")
-            continue
-        plan = phase_1(given)
-        assert plan.status == abi.SUCCESS
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-
-
-def test_message_names_operator_and_argument(device: Device) -> None:
-    wrong = replace(valid_arguments(device), k=device.tensor(np.ones(BATCH), "int64"))
-    check_refused(wrong, INVALID, "aclnnTopKTopPSample", "topK")
+    check_wrong(arguments(820, 2**20), TILING, "at most 858993459 elements")
+    check_accepted(arguments(819, 2**20))
+    check_accepted(arguments(5120, 8))
+    if operator == FIRST:
+        check_wrong(arguments(5121, 8), TILING, "at most 5120 rows")
+    else:
+        check_accepted(arguments(5121, 8))
 
 
 def test_workspace_is_about_24_bytes_a_logit(device: Device) -> None:
-    sizes = []
-    for vocab_size in (8192, 65536):
-        plan = device.plan(device.arguments(np.zeros((4, vocab_size)), [4] * 4, [NO_P] * 4))
-        sizes.append(plan.workspace_size)
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-    # A reading of the operator's tiling, never measured on a device.
-    assert 16 <= (sizes[1] - sizes[0]) / (4 * (65536 - 8192)) <= 32
+    """A reading of the operator's tiling, never measured on a device."""
+    small, large = (
+        check_accepted(device.arguments(np.zeros((4, size)), [4] * 4, [NO_P] * 4)) for size in (8192, 65536)
+    )
+    assert 16 <= (large - small) / (4 * (65536 - 8192)) <= 32
+
+
+def check_soc(first: int, second: int) -> None:
+    """The statuses of phase 1."""
+    with Device() as device:
+        for operator, status in zip(KINDS, (first, second), strict=True):
+            arguments = valid_arguments(device, operator)
+            if status == abi.SUCCESS:
+                assert device.run(arguments)[0].tolist() == [1] * BATCH
+            else:
+                check_wrong(arguments, status, soc_name())
 
 
 @pytest.mark.hostcann_only
-@pytest.mark.parametrize("operator", OPERATORS)
 @own_process(HOSTCANN_SOC="Ascend310P3")
-def test_unsupported_soc(operator: str) -> None:
-    with Device() as device:
-        assert soc_name() == "Ascend310P3"
-        check_refused(device.arguments_for(operator, [MIXED], [4], [NO_P]), NO_KERNEL, f"{operator}: ", "Ascend310P3")
+def test_unsupported_soc() -> None:
+    check_soc(NO_KERNEL, NO_KERNEL)
 
 
 @pytest.mark.hostcann_only
-@pytest.mark.parametrize("operator", OPERATORS)
 @own_process(HOSTCANN_SOC="Ascend910_9392")
-def test_atlas_a3_is_supported(operator: str) -> None:
-    with Device() as device:
-        ids, _ = device.run(device.arguments_for(operator, [MIXED], [4], [NO_P]))
-        assert ids.tolist() == [1]
+def test_atlas_a3_has_both() -> None:
+    check_soc(abi.SUCCESS, abi.SUCCESS)
+
+
+@pytest.mark.hostcann_only
+@own_process(HOSTCANN_SOC="Ascend950PR_9599")
+def test_ascend_950_has_the_second() -> None:
+    check_soc(NO_KERNEL, abi.SUCCESS)

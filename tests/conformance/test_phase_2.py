@@ -2,10 +2,11 @@
 
 import pytest
 
+from tests.support.isolation import own_process
+
 from . import control
 from .cann import KINDS, OPERATORS, Arguments, Device, abi, aclnn, ffi, phase_1, recent_message
 from .hand_worked import MIXED, NO_P
-from .isolation import own_process
 
 NULL_ARGUMENT = 161001
 INVALID = 161002

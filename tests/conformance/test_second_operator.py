@@ -1,133 +1,16 @@
-"""aclnnTopKTopPSampleV2: what phase 1 refuses, and results that can be checked by hand."""
+"""aclnnTopKTopPSampleV2: results that can be checked by hand."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from . import cann
-from .cann import ArgumentsV2, Device, abi, aclnn, phase_1
-from .hand_worked import FOUR_EQUAL, MIXED, NO_K, NO_P, ONES, STEEP, VOCAB_SIZE
-from .isolation import own_process
+from .cann import Device
+from .hand_worked import FOUR_EQUAL, NO_K, NO_P, ONES, STEEP, VOCAB_SIZE
+from .test_phase_1 import BATCH, SECOND, valid_arguments
 
-NULL_ARGUMENT = 161001
-INVALID = 161002
-TILING = 561002
-NO_KERNEL = 561003
-
-BATCH = 3
 DTYPES = ("float16", "bfloat16", "float32")
 QUARTERS = (0.25, 0.5, 0.0, 0.125, 0.0, 0.125, 0.0, 0.0)
-
-
-def valid_arguments(device: Device, dtype: str = "float16") -> ArgumentsV2:
-    """Three rows that work."""
-    return device.arguments_v2([MIXED] * BATCH, [4] * BATCH, [NO_P] * BATCH, [ONES] * BATCH, [0.0] * BATCH, dtype)
-
-
-def check_refused(arguments: ArgumentsV2, status: int, *words: str) -> None:
-    """What is said begins with the operator."""
-    assert cann.check_refused(arguments, status, *words).startswith("aclnnTopKTopPSampleV2: ")
-
-
-# ---- what phase 1 refuses ----
-
-
-@pytest.mark.parametrize("argument", ["logits", "k", "p", "ids", "kept", "dense_ids", "dense_weights"])
-def test_null_tensor(device: Device, argument: str) -> None:
-    check_refused(replace(valid_arguments(device), **{argument: None}), NULL_ARGUMENT, "null")
-
-
-@pytest.mark.parametrize("argument", ["q", "min_p"])
-def test_null_where_optional(device: Device, argument: str) -> None:
-    ids, _ = device.run(replace(valid_arguments(device), **{argument: None}))
-    assert ids.tolist() == [1] * BATCH
-
-
-@pytest.mark.parametrize(
-    ("argument", "dtype", "name"),
-    [
-        ("logits", "int32", "logits"),
-        ("logits", "float64", "logits"),
-        ("logits", "float32", "topP"),  # p is float16
-        ("k", "int64", "topK"),
-        ("p", "float32", "topP"),
-        ("p", "bfloat16", "topP"),
-        ("q", "float16", "qOptional"),
-        ("min_p", "float32", "minPsOptional"),
-        ("ids", "int32", "logitsSelectIdxOut"),
-        ("kept", "float16", "logitsTopKpSelectOut"),
-        ("dense_ids", "int32", "logitsIdxOut"),
-        ("dense_weights", "float16", "logitsSortMaskedOut"),
-    ],
-)
-def test_dtype(device: Device, argument: str, dtype: str, name: str) -> None:
-    arguments = valid_arguments(device)
-    shape = getattr(arguments, argument).shape
-    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), INVALID, name)
-
-
-@pytest.mark.parametrize(
-    ("argument", "shape"),
-    [
-        ("logits", (BATCH * VOCAB_SIZE,)),
-        ("logits", (BATCH + 1, VOCAB_SIZE)),
-        ("logits", (BATCH, 0)),
-        ("k", (BATCH, 1)),
-        ("p", (BATCH - 1,)),
-        ("q", (BATCH, VOCAB_SIZE + 1)),
-        ("min_p", (BATCH + 1,)),
-        ("min_p", (BATCH, 1)),
-    ],
-)
-def test_shape(device: Device, argument: str, shape: tuple[int, ...]) -> None:
-    arguments = valid_arguments(device)
-    dtype = getattr(arguments, argument).dtype
-    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), TILING, "must have")
-
-
-@pytest.mark.parametrize(
-    ("argument", "shape"),
-    [("ids", (BATCH, 1)), ("kept", (1,)), ("dense_ids", (BATCH, VOCAB_SIZE - 1)), ("dense_weights", (1,))],
-)
-def test_shape_of_an_output_is_checked_where_it_is_wanted(
-    device: Device, argument: str, shape: tuple[int, ...]
-) -> None:
-    """By the operator's tiling; torch_npu relies on it for the ids of a sample result."""
-    arguments = replace(valid_arguments(device), q=None)
-    other = replace(arguments, **{argument: device.tensor(np.zeros(shape), getattr(arguments, argument).dtype)})
-    wants_result = argument.startswith("dense")
-    check_refused(replace(other, is_need_logits=True, is_need_sample_result=wants_result), TILING, "must have")
-    ids, _ = device.run(replace(other, is_need_logits=False, is_need_sample_result=not wants_result))
-    assert (ids == 0).all() if argument == "ids" else len(ids) == BATCH
-
-
-@pytest.mark.parametrize(("ks_max", "status"), [(-1, TILING), (0, TILING), (1, 0), (1024, 0), (1025, TILING)])
-def test_ks_max(device: Device, ks_max: int, status: int) -> None:
-    arguments = replace(valid_arguments(device), ks_max=ks_max)
-    if status == TILING:
-        check_refused(arguments, TILING, "ksMax", str(ks_max))
-    else:
-        plan = phase_1(arguments)
-        assert plan.status == abi.SUCCESS
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-
-
-def test_q_beside_a_sample_result(device: Device) -> None:
-    check_refused(replace(valid_arguments(device), is_need_sample_result=True), TILING, "qOptional")
-
-
-@pytest.mark.hostcann_only
-@own_process(HOSTCANN_SOC="Ascend950PR_9599")
-def test_ascend_950_has_a_kernel_of_it() -> None:
-    with Device() as device:
-        ids, _ = device.run(valid_arguments(device))
-        assert ids.tolist() == [1] * BATCH
-        first = phase_1(device.arguments([MIXED], [4], [NO_P]))
-        assert first.status == NO_KERNEL
-
-
-# ---- results ----
 
 
 def kept_ids(kept: np.ndarray, filler: float = -np.inf) -> list[list[int]]:
@@ -217,7 +100,7 @@ def test_what_is_undefined_is_not_written(device: Device) -> None:
 
 def test_unwanted_outputs_may_share_memory(device: Device) -> None:
     """The bindings rely on it: nothing is written there."""
-    arguments = valid_arguments(device)
+    arguments = valid_arguments(device, SECOND)
     block = device.buffer(BATCH * VOCAB_SIZE * 8)
     block.write(np.full(BATCH * VOCAB_SIZE, -5, np.int64))
     shape = (BATCH, VOCAB_SIZE)

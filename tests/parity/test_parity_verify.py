@@ -38,8 +38,8 @@ from ascend_sample.parity.probe import PROBES
 from ascend_sample.parity.report import Failure
 from ascend_sample.parity.subjects import SAMPLE_V2
 from ascend_sample.reference import top_k_top_p_sample_trace
-from tests.npu.isolation import run_isolated
 from tests.parity.parity_helpers import CONTRACT, mutant, places_of
+from tests.support.isolation import run_isolated
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = 2500  # four cycles of the stream, with every vocabulary in it

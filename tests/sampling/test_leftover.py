@@ -12,7 +12,7 @@ from torch import Tensor
 from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.draws import leftover
 from ascend_sample.sampling.reference.distribution import target_distribution
-from tests.npu.isolation import run_isolated
+from tests.support.isolation import run_isolated
 
 SHARED = [LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS]
 PARAMS = [

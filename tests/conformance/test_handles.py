@@ -1,0 +1,147 @@
+"""Handles, lists and executors of hostcann's operator library: who owns them, how long they serve, what is refused."""
+
+import threading
+
+import pytest
+
+from . import control
+from .cann import Device, Tensor, abi, acl, aclnn, check, check_refused, ffi, recent_message
+from .hand_worked import MIXED, NO_P
+
+pytestmark = pytest.mark.hostcann_only
+
+INVALID = 161002
+INT64, DOUBLE, STRING = 9, 11, 13
+
+ffi.cdef("""
+void *aclCreateScalar(const void *value, int data_type);
+void *aclCreateIntArray(const int64_t *values, uint64_t size);
+void *aclCreateTensorList(const void *const *tensors, uint64_t size);
+void *aclCreateScalarList(const void *const *scalars, uint64_t size);
+int aclGetTensorListSize(const void *list, uint64_t *size);
+int aclDestroyScalar(const void *scalar);
+int aclDestroyIntArray(const void *array);
+int aclDestroyFloatArray(const void *array);
+int aclDestroyBoolArray(const void *array);
+int aclDestroyTensorList(const void *list);
+int aclDestroyScalarList(const void *list);
+int aclGetViewShape(const aclTensor *tensor, int64_t **values, uint64_t *count);
+int aclGetViewStrides(const aclTensor *tensor, int64_t **values, uint64_t *count);
+int aclGetStorageShape(const aclTensor *tensor, int64_t **values, uint64_t *count);
+int aclGetViewOffset(const aclTensor *tensor, int64_t *offset);
+int aclGetDataType(const aclTensor *tensor, int *data_type);
+int aclSetAclOpExecutorRepeatable(aclOpExecutor *executor);
+""")
+
+
+def live(*kinds: str) -> list[int]:
+    return [control.live()[kind] for kind in kinds]
+
+
+def test_handles_are_never_given_again(device: Device) -> None:
+    buffer, seen = device.buffer(64), set()
+    for _ in range(100):
+        tensor = Tensor(buffer, "float32", (2, 3))
+        seen.add(tensor.handle)
+        assert tensor.destroy() == abi.SUCCESS
+    assert len(seen) == 100
+    assert aclnn.aclDestroyTensor(ffi.NULL) == abi.SUCCESS  # an optional argument that was left out
+
+
+def test_a_handle_of_another_type_is_refused_and_stays_alive(device: Device) -> None:
+    tensor = device.tensor([1.0], "float32")
+    for kind in ("Scalar", "IntArray", "FloatArray", "BoolArray", "TensorList", "ScalarList"):
+        assert getattr(aclnn, f"aclDestroy{kind}")(tensor.handle) == INVALID
+        assert f"aclDestroy{kind}" in recent_message()
+    assert aclnn.aclDestroyTensor(ffi.cast("aclTensor *", 0x1000)) == INVALID
+    assert live("tensor") == [1]
+
+
+def test_lists_own_their_members(device: Device) -> None:
+    tensors = [Tensor(device.buffer(64), "float32", (count,)) for count in (1, 2)]
+    handles = [tensors[0].handle, ffi.NULL, tensors[1].handle]
+    of_tensors = aclnn.aclCreateTensorList(handles, 3)
+    size = ffi.new("uint64_t *")
+    assert aclnn.aclGetTensorListSize(of_tensors, size) == abi.SUCCESS
+    assert size[0] == 3
+    value = ffi.new("double *", 1.5)
+    of_scalars = aclnn.aclCreateScalarList([aclnn.aclCreateScalar(value, DOUBLE) for _ in range(2)], 2)
+    assert live("tensor", "scalar") == [2, 2]
+    assert aclnn.aclDestroyTensorList(of_tensors) == aclnn.aclDestroyScalarList(of_scalars) == abi.SUCCESS
+    assert live("tensor", "scalar", "tensor_list") == [0, 0, 0]
+    assert tensors[0].destroy() == INVALID
+    assert aclnn.aclDestroyTensorList(of_tensors) == INVALID
+    control.check_violations("tensor_destroyed_twice", "tensor_destroyed_twice")
+
+
+def test_getters_return_what_was_given(device: Device) -> None:
+    tensor = Tensor(device.buffer(24 * 8), "int64", (2, 3, 4))
+    values, count = ffi.new("int64_t **"), ffi.new("uint64_t *")
+    given = {"ViewShape": [2, 3, 4], "ViewStrides": [12, 4, 1], "StorageShape": [24]}
+    for name, expected in given.items():
+        assert getattr(aclnn, f"aclGet{name}")(tensor.handle, values, count) == abi.SUCCESS
+        assert ffi.unpack(values[0], count[0]) == expected
+        assert getattr(aclnn, f"aclGet{name}")(tensor.handle, ffi.NULL, count) != abi.SUCCESS
+    data_type, offset = ffi.new("int *"), ffi.new("int64_t *", -1)
+    assert aclnn.aclGetDataType(tensor.handle, data_type) == aclnn.aclGetViewOffset(tensor.handle, offset) == 0
+    assert (data_type[0], offset[0]) == (INT64, 0)
+    assert tensor.destroy() == abi.SUCCESS
+    assert aclnn.aclGetDataType(tensor.handle, data_type) == INVALID
+    assert "was destroyed" in recent_message()
+
+
+def test_what_cannot_be_counted_is_refused(device: Device) -> None:
+    buffer, before = device.buffer(64), control.live()
+    for shape in ([1 << 40, 1 << 40], [-1], [1 << 62]):
+        with pytest.raises(AssertionError, match="aclCreateTensor"):
+            Tensor(buffer, "float32", shape)
+    assert aclnn.aclCreateScalar(ffi.NULL, DOUBLE) == ffi.NULL
+    assert aclnn.aclCreateScalar(ffi.new("double *"), STRING) == ffi.NULL
+    assert "string" in recent_message()
+    assert aclnn.aclCreateIntArray(ffi.NULL, 1) == ffi.NULL
+    recent_message()
+    assert control.live() == before
+
+
+def test_a_blocked_format_is_refused(device: Device) -> None:
+    arguments, fractal_nz = device.arguments([MIXED], [4], [NO_P]), 29
+    assert arguments.logits is not None
+    assert arguments.logits.destroy() == abi.SUCCESS
+    storage = ffi.cast("void *", arguments.logits.buffer.address)
+    arguments.logits.handle = aclnn.aclCreateTensor([1, 8], 2, 1, [8, 1], 0, fractal_nz, [8], 1, storage)
+    check_refused(arguments, INVALID, "logits must have a strided format")
+
+
+def test_a_repeatable_executor_serves_until_it_is_destroyed(device: Device) -> None:
+    arguments = device.arguments([MIXED], [4], [NO_P])
+    plan = device.plan(arguments)
+    assert aclnn.aclSetAclOpExecutorRepeatable(plan.executor) == abi.SUCCESS
+    for _ in range(3):
+        assert device.launch(plan) == abi.SUCCESS, recent_message()
+        assert device.synchronize() == abi.SUCCESS
+        assert arguments.ids is not None
+        assert arguments.ids.numpy().tolist() == [1]
+    assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+    control.check_violations()
+    assert device.launch(plan) == INVALID
+    control.check_violations("executor_reused")
+
+
+def test_of_many_threads_one_gets_the_executor(device: Device) -> None:
+    plan = device.plan(device.arguments([MIXED], [4], [NO_P]))
+    workspace = device.buffer(plan.workspace_size)
+    barrier, statuses = threading.Barrier(8), []
+
+    def run() -> None:
+        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+        barrier.wait()
+        statuses.append(device.launch(plan, workspace=workspace))
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [abi.SUCCESS] + [INVALID] * 7
+    assert device.synchronize() == abi.SUCCESS
+    control.check_violations(*["executor_reused"] * 7)
