@@ -160,10 +160,9 @@ def test_limits_of_the_kernels(device: Device, operator: str) -> None:
 
 def test_workspace_is_about_24_bytes_a_logit(device: Device) -> None:
     """A reading of the operator's tiling, never measured on a device."""
-    small, large = (
-        check_accepted(device.arguments(np.zeros((4, size)), [4] * 4, [NO_P] * 4)) for size in (8192, 65536)
-    )
-    assert 16 <= (large - small) / (4 * (65536 - 8192)) <= 32
+    sizes = (8192, 65536)
+    small, large = (check_accepted(device.arguments(np.zeros((4, size)), [4] * 4, [NO_P] * 4)) for size in sizes)
+    assert 16 <= (large - small) / (4 * (sizes[1] - sizes[0])) <= 32
 
 
 def check_soc(first: int, second: int) -> None:

@@ -107,6 +107,9 @@ def test_what_a_capture_cannot_hold_makes_it_invalid():
         start()
         queue, side, done, block, data, graph = stream(), stream(), event(), malloc(8), pinned(b"12345678"), handle()
 
+        def eight_bytes(source, on):
+            return size_t(8), source, size_t(8), H2D, on
+
         def of_a_captured_event():
             ok("aclrtRecordEvent", done, queue)
             fails(107028, "captured", "aclrtSynchronizeEvent", done)
@@ -120,7 +123,7 @@ def test_what_a_capture_cannot_hold_makes_it_invalid():
             (lambda: fails(107027, "captured", "aclrtSynchronizeStream", queue), 507903),
             (lambda: fails(107030, "capture", "aclrtSynchronizeDevice"), 507903),
             (lambda: fails(107030, "capture", "aclrtMemset", block, size_t(8), 0, size_t(8)), 507903),
-            (lambda: fails(107027, "pin it", "aclrtMemcpyAsync", block, size_t(8), b"x" * 8, size_t(8), H2D, queue), 507903),
+            (lambda: fails(107027, "pin it", "aclrtMemcpyAsync", block, *eight_bytes(b"pageable", queue)), 507903),
             (of_a_captured_event, 507903),
             (not_joined_back, 107025),
         ):

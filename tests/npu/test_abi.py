@@ -15,10 +15,10 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.isolation import run_isolated
 
 from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_variant
 from .conftest import each_route
-from .isolation import run_isolated
 
 LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
 FLOAT, FLOAT16, INT32, INT64, BFLOAT16 = 0, 1, 3, 9, 27

@@ -14,13 +14,12 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.isolation import run_isolated
 
 from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, check_same_bits, make_batch, operator_name, use_variant
 from .conftest import ROUTES
-from .isolation import run_isolated
 
-HALF_DTYPES = (torch.float16, torch.bfloat16)
-DTYPES = (*HALF_DTYPES, torch.float32)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 SCENARIOS = {
     "mixed rows": (None, None),
     "top-k and top-p": (20, 0.75),
@@ -105,12 +104,12 @@ def check_same_symbol() -> None:
     assert counted.launches[aclnn_name()] == 2
 
 
-def check_first_operator() -> int:
-    """Everything, in a process without the second operator."""
+def check_everything(dtypes: int) -> int:
+    """By each binding, with the first so many dtypes; returns how many scenarios."""
     checked = 0
     for route in ROUTES:
         with ascend_sample.use_backend(route):
-            checked += check_scenarios(HALF_DTYPES)
+            checked += check_scenarios(DTYPES[:dtypes])
             check_options()
             check_every_other_element()
             check_same_symbol()
@@ -118,9 +117,16 @@ def check_first_operator() -> int:
 
 
 def test_first_operator(emulated: None) -> None:
-    finished = run_isolated(check_first_operator, without=(OPERATORS[SAMPLE_V2].phase_1, OPERATORS[SAMPLE_V2].phase_2))
+    hidden = (OPERATORS[SAMPLE_V2].phase_1, OPERATORS[SAMPLE_V2].phase_2)
+    finished = run_isolated(check_everything, 2, without=hidden)
     finished.check_clean()
-    assert finished.result == len(ROUTES) * len(SCENARIOS) * len(HALF_DTYPES) * 4
+    assert finished.result == len(ROUTES) * len(SCENARIOS) * 2 * 4
+
+
+def test_second_operator(emulated: None) -> None:
+    """The rows have a min-p of their own each."""
+    with use_variant(SAMPLE_V2):
+        assert check_everything(3) == len(ROUTES) * len(SCENARIOS) * 3 * 4
 
 
 @pytest.fixture(params=ROUTES)
@@ -130,34 +136,14 @@ def second_operator(npu: str, request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def test_scenarios(second_operator: None) -> None:
-    """The rows have a min-p of their own each."""
-    assert check_scenarios(DTYPES) == len(SCENARIOS) * len(DTYPES) * 4
-
-
-def test_options(second_operator: None) -> None:
-    check_options()
-
-
-def test_every_other_element(second_operator: None) -> None:
-    check_every_other_element()
-
-
-def test_both_call_the_same_operator(second_operator: None, emulated: None) -> None:
-    check_same_symbol()
-
-
-@pytest.mark.parametrize("ks_max", [1, 9, 1000])
-@pytest.mark.parametrize("with_q", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_probabilities(second_operator: None, dtype: torch.dtype, with_q: bool, ks_max: int) -> None:
-    batch = make_batch(seed=31, dtype=dtype, with_q=with_q)
-    probabilities = torch.softmax(batch.logits.float(), dim=1).to(dtype)
-    batch = Batch(probabilities, batch.k, batch.p, batch.q, batch.min_p).to("npu")
-    check_same(batch, True, input_is_logits=False, ks_max=ks_max)
-    check_equal(
-        batch.sample(input_is_logits=False, ks_max=ks_max), batch.expected(input_is_logits=False, ks_max=ks_max)
-    )
+def test_probabilities(second_operator: None) -> None:
+    for dtype, with_q, ks_max in itertools.product(DTYPES, (False, True), (1, 9, 1000)):
+        batch = make_batch(seed=31, dtype=dtype, with_q=with_q)
+        probabilities = torch.softmax(batch.logits.float(), dim=1).to(dtype)
+        batch = Batch(probabilities, batch.k, batch.p, batch.q, batch.min_p).to("npu")
+        options = {"input_is_logits": False, "ks_max": ks_max}
+        check_same(batch, True, **options)
+        check_equal(batch.sample(**options), batch.expected(**options))
 
 
 def test_without_min_p(second_operator: None) -> None:
@@ -165,25 +151,25 @@ def test_without_min_p(second_operator: None) -> None:
     check_same(Batch(batch.logits, batch.k, batch.p, batch.q).to("npu"), True)
 
 
-@pytest.mark.parametrize(("ks_max", "kept"), [(9, 1500), (33, 40), (1024, 40)])
-def test_ks_max(second_operator: None, ks_max: int, kept: int) -> None:
+def test_ks_max(second_operator: None) -> None:
     """Of k = 40, which is honoured where ks_max, rounded up to a multiple of 8, is no less."""
     batch = make_batch(seed=41)
     batch = Batch(batch.logits, torch.full_like(batch.k, 40), torch.ones_like(batch.p), batch.q).to("npu")
-    check_same(batch, True, ks_max=ks_max)
-    select = batch.sample(ks_max=ks_max).logits_top_kp_select
-    assert (select > -torch.inf).sum(dim=1).tolist() == [kept] * 8
+    for ks_max, kept in ((9, 1500), (33, 40), (1024, 40)):
+        check_same(batch, True, ks_max=ks_max)
+        select = batch.sample(ks_max=ks_max).logits_top_kp_select
+        assert (select > -torch.inf).sum(dim=1).tolist() == [kept] * 8
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_multinomial(second_operator: None, dtype: torch.dtype) -> None:
+def test_multinomial(second_operator: None) -> None:
     """It asks for a sample result beside ids of [batch, 1], which CANN does not look at then, and draws from it."""
-    batch = make_batch(seed=43, dtype=dtype, with_q=False).to("npu")
-    drawn, kept = builtin(batch, True, post_sample="multiNomial", generator=generator_of(5))
-    ours = batch.sample(is_need_sample_result=True)
-    check_same_bits(ours.logits_top_kp_select, kept)
-    places = torch.multinomial(ours.logits_sort_masked, 1, replacement=True, generator=generator_of(5))
-    assert drawn.tolist() == ours.logits_idx.gather(1, places).squeeze(1).tolist()
+    for dtype in DTYPES:
+        batch = make_batch(seed=43, dtype=dtype, with_q=False).to("npu")
+        drawn, kept = builtin(batch, True, post_sample="multiNomial", generator=generator_of(5))
+        ours = batch.sample(is_need_sample_result=True)
+        check_same_bits(ours.logits_top_kp_select, kept)
+        places = torch.multinomial(ours.logits_sort_masked, 1, replacement=True, generator=generator_of(5))
+        assert drawn.tolist() == ours.logits_idx.gather(1, places).squeeze(1).tolist()
 
 
 def generator_of(seed: int) -> torch.Generator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
+from tests.support.isolation import OWN_HANDLES, run_isolated
 
 from .batches import VARIANTS, Batch, check_equal, make_batch, sample, use_variant
 from .conftest import ROUTES
-from .isolation import OWN_HANDLES, run_isolated
 
 REPLAYS = 3
 
@@ -43,50 +44,41 @@ def capture(batch: Batch, is_need_logits: bool = True) -> tuple[torch.npu.NPUGra
 
 def check_replays() -> None:
     batch = make_batch().to("npu")
-    graph, result = capture(batch)
-    for seed in range(1, 1 + REPLAYS):
-        host = shuffled(seed)
-        copy_inputs(batch, host)
-        graph.replay()
-        check_equal(result, host.expected())
-    graph.reset()
+    for is_need_logits in (True, False):
+        graph, result = capture(batch, is_need_logits)
+        for seed in range(1, 1 + REPLAYS):
+            host = shuffled(seed)
+            copy_inputs(batch, host)
+            graph.replay()
+            assert (result.logits_top_kp_select is not None) == is_need_logits
+            check_equal(result, host.expected())
+        graph.reset()
 
 
 def test_replays_follow_their_inputs(route: str) -> None:
     check_replays()
 
 
-def test_without_logits(route: str) -> None:
-    batch = make_batch().to("npu")
-    graph, result = capture(batch, is_need_logits=False)
-    host = shuffled(5)
-    copy_inputs(batch, host)
-    graph.replay()
-    assert result.logits_top_kp_select is None
-    check_equal(result, host.expected())
-
-
-@pytest.mark.parametrize(("k", "p"), [(5, 0.9), (None, None), (None, 0.6), (7, None)])
-def test_scalars_and_none(route: str, k: int | None, p: float | None) -> None:
+def test_scalars_and_none(route: str) -> None:
     """What they are converted into is made inside the graph."""
-    host = make_batch()
-    assert host.q is not None
-    batch = host.to("npu")
+    for k, p in ((5, 0.9), (None, None), (None, 0.6), (7, None)):
+        batch = make_batch().to("npu")
+        call = functools.partial(call_with, k=k, p=p)
+        call(batch)
+        torch.npu.synchronize()
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            result = call(batch)
+        for seed in range(REPLAYS):
+            host = make_batch(seed)
+            copy_inputs(batch, host)
+            graph.replay()
+            with ascend_sample.use_backend("reference"):
+                check_equal(result, call(host))
 
-    def call(source: Batch) -> Any:
-        return sample(source.logits, k, p, source.noise, is_need_logits=True)
 
-    call(batch)
-    torch.npu.synchronize()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
-        result = call(batch)
-    for seed in range(REPLAYS):
-        host = make_batch(seed)
-        copy_inputs(batch, host)
-        graph.replay()
-        with ascend_sample.use_backend("reference"):
-            check_equal(result, call(host))
+def call_with(source: Batch, k: int | None, p: float | None) -> Any:
+    return sample(source.logits, k, p, source.noise, is_need_logits=True)
 
 
 def test_two_calls_in_one_graph(route: str) -> None:
@@ -106,26 +98,6 @@ def test_two_calls_in_one_graph(route: str) -> None:
     for result, host in zip(results, hosts, strict=True):
         check_equal(result, host.expected())
     assert all(bool((tensor == 7.0).all()) for tensor in junk)
-
-
-def test_two_graphs_with_one_pool(route: str) -> None:
-    batches = [make_batch(seed).to("npu") for seed in (1, 2)]
-    for batch in batches:
-        batch.sample()
-    torch.npu.synchronize()
-    pool = torch.npu.graph_pool_handle()
-    graphs, results = [], []
-    for batch in batches:
-        graphs.append(torch.npu.NPUGraph())
-        with torch.npu.graph(graphs[-1], pool=pool):
-            results.append(batch.sample())
-    for seed in (6, 7):
-        host = shuffled(seed)
-        for batch, graph in zip(batches, graphs, strict=True):
-            copy_inputs(batch, host)
-            graph.replay()
-        for result in results:
-            check_equal(result, host.expected())
 
 
 def replayed(graph: torch.npu.NPUGraph) -> tuple[int, dict[str, int], dict[str, int]]:
@@ -167,6 +139,7 @@ def capture_everywhere() -> int:
     return captured
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", ["0", "1"])
 def test_capture_in_queue_and_stream_modes(emulated: None, queue: str) -> None:
     """torch_npu itself refuses to capture with TASK_QUEUE_ENABLE=2."""
@@ -198,6 +171,7 @@ def compile_into_graphs() -> dict[str, dict[str, list[bool]]]:
     return found
 
 
+@pytest.mark.long
 def test_compiled_into_graphs(emulated: None) -> None:
     """What is kept from call to call is in no graph's pool, though it may first be allocated while one is made."""
     finished = run_isolated(compile_into_graphs)

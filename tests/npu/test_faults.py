@@ -23,26 +23,38 @@ import gc
 import re
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu import scratch
+from ascend_sample.npu import aclnn_call, scratch
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.isolation import OWN_HANDLES, run_isolated
 
-from .batches import VARIANTS, Batch, aclnn_name, check_equal, launches, make_batch, operator_name, use_variant
+from .batches import (
+    SAMPLE,
+    SAMPLE_RESULT,
+    SAMPLE_V2,
+    Batch,
+    aclnn_name,
+    check_equal,
+    launches,
+    make_batch,
+    operator_name,
+    use_variant,
+)
 from .conftest import ROUTES
-from .isolation import OWN_HANDLES, run_isolated
 
 MESSAGE = "EZ9999: what CANN says about it"
-QUEUE_MODES = ("0", "1", "2")
 LOGITS = r"; logits=\[8, 1500\] (BFloat16|bf16)"
 
+OTHER_QUEUES = [("0", SAMPLE), ("0", SAMPLE_V2), ("1", SAMPLE_V2), ("1", SAMPLE_RESULT), ("2", SAMPLE_RESULT)]
+"""Modes of the queue and variants of the call that are tried in `make test-all` alone."""
+
 pytestmark = pytest.mark.usefixtures("emulated")
-each_operator = pytest.mark.parametrize("operator", OPERATORS)
-each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def phase_1_text() -> str:
@@ -208,8 +220,9 @@ def survive(queue: str, variant: str) -> list[str]:
     return done
 
 
-@each_variant
-@pytest.mark.parametrize("queue", QUEUE_MODES)
+@pytest.mark.parametrize(
+    ("queue", "variant"), [("1", SAMPLE), *(pytest.param(*row, marks=pytest.mark.long) for row in OTHER_QUEUES)]
+)
 def test_fault_is_reported_and_the_next_call_works(queue: str, variant: str) -> None:
     finished = run_isolated(survive, queue, variant, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
@@ -246,8 +259,14 @@ def fail_in_queued_phase_2(variant: str) -> str:
     return text
 
 
-@each_variant
-@pytest.mark.parametrize("queue", ["1", "2"])
+@pytest.mark.parametrize(
+    ("queue", "variant"),
+    [
+        ("1", SAMPLE),
+        pytest.param("1", SAMPLE_RESULT, marks=pytest.mark.long),
+        pytest.param("2", SAMPLE_V2, marks=pytest.mark.long),
+    ],
+)
 def test_queued_launch_fails_at_a_synchronisation(queue: str, variant: str) -> None:
     finished = run_isolated(fail_in_queued_phase_2, variant, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
@@ -276,9 +295,18 @@ def fail_in_kernel(route: str, blocking: bool, variant: str) -> list[str]:
         return [first, error_of(once_more)]
 
 
-@each_variant
-@pytest.mark.parametrize("queue", QUEUE_MODES)
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "queue", "variant"),
+    [
+        ("aclnn", "0", SAMPLE_V2),
+        ("aclnn", "1", SAMPLE),
+        ("aclnn", "2", SAMPLE_RESULT),
+        ("cffi", "0", SAMPLE_RESULT),
+        ("cffi", "1", SAMPLE_V2),
+        ("cffi", "2", SAMPLE),
+    ],
+)
 def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, variant: str) -> None:
     finished = run_isolated(fail_in_kernel, name, False, variant, TASK_QUEUE_ENABLE=queue)
     first, second = finished.result
@@ -289,12 +317,59 @@ def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, variant
     assert {violation["kind"] for violation in finished.report["violations"]} <= {"leak", "executor_leaked"}
 
 
-@each_variant
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize(("name", "variant"), [("aclnn", SAMPLE_V2), ("cffi", SAMPLE_RESULT)])
 def test_kernel_fails_at_the_call_when_launches_block(name: str, variant: str) -> None:
     finished = run_isolated(fail_in_kernel, name, True, variant, ASCEND_LAUNCH_BLOCKING="1")
     assert "507035" in finished.result[0]
     assert MESSAGE in finished.result[0]
+
+
+# ---- what the cffi binding alone can meet ----
+
+
+def fail_in_the_queue_before() -> list[int]:
+    """An operator that was queued before fails: its error is raised while the stream is taken, and nothing leaks."""
+    batch = make_batch().to("npu")
+    torch.npu.synchronize()
+    hostcann.inject("phase2", "aclnnThreshold")
+    with hostcann.profile() as counted:
+        with ascend_sample.use_backend("cffi"), pytest.raises(RuntimeError, match="aclnnThreshold"):
+            batch.sample()
+        return [hostcann.live()["executor"], counted.launches.get(aclnn_name(), 0)]
+
+
+def test_failing_queue() -> None:
+    assert run_isolated(fail_in_the_queue_before, TASK_QUEUE_ENABLE="1").result == [0, 0]
+
+
+def test_no_stream_after_a_failed_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of torch_npu return a null stream, CANN's default one, instead of raising."""
+    names = ("stream_id", "device_index", "device_type", "device")
+    real = torch.npu.current_stream()
+    stream = SimpleNamespace(npu_stream=0, **{name: getattr(real, name) for name in names})
+    monkeypatch.setattr(torch.npu, "current_stream", lambda device=None: stream)
+    with ascend_sample.use_backend("cffi"):
+        text = error_of(make_batch().to("npu").sample)
+    assert "must follow torch_npu's task queue, got a queue that has failed" in text
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_executor_of_a_phase_1_that_fails(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CANN's generated operators give it before they look at the arguments: it stays the caller's."""
+    with ascend_sample.use_backend("cffi"), use_variant(operator):
+        batch = make_batch().to("npu")
+        batch.sample()
+        cann = aclnn_call.cann_of(operator)
+        phase_1 = cann.get_workspace_size
+
+        def failing(*arguments: object) -> int:
+            assert phase_1(*arguments) == 0
+            return 561002
+
+        monkeypatch.setattr(cann, "get_workspace_size", failing)
+        before = own_handles()
+        assert f"{OPERATORS[operator].phase_1} failed in workspace: 561002" in error_of(batch.sample)
+        assert own_handles() == before
 
 
 # ---- faults given from outside, as a user of hostcann would ----
@@ -317,7 +392,7 @@ def count_errors(operator: str) -> list[list[str]]:
     return texts
 
 
-@each_operator
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_faults_of_the_environment(operator: str) -> None:
     name = OPERATORS[operator].name
     faults = ",".join(f"phase1:{name}:{call}" for call in ("2", "3:161002", "6", "7:161002"))

@@ -12,34 +12,35 @@ import ascend_sample
 from ascend_sample import info
 from ascend_sample.npu import aclnn_cffi
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.isolation import Finished, run_isolated
 
-from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, operator_name, use_variant
+from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, use_variant
 from .conftest import ROUTES
-from .isolation import Finished, run_isolated
 
 pytestmark = pytest.mark.usefixtures("emulated")
-each_operator = pytest.mark.parametrize("operator", OPERATORS)
 
 
-def use_what_there_is(operator: str) -> dict[str, object]:
-    """Samples by every way there is; returns the route, and the errors of the bindings when they are forced."""
-    with use_variant(operator):
-        return _use_what_there_is()
+def use_what_there_is(*operators: str) -> dict[str, dict[str, object]]:
+    """Samples by every way there is; returns what is told of each operator."""
+    for operator in operators:
+        with use_variant(operator):
+            batch = make_batch()
+            expected = batch.expected()
+            batch = batch.to("npu")
+            check_equal(batch.sample(), expected)
+            check_equal(batch.sample(is_need_logits=False), expected)
+            ids, *_ = getattr(torch.ops.ascend_sample, operator)(*batch.tensors)
+            assert ids.tolist() == expected.logits_select_idx.tolist()
+            torch.npu.synchronize()
+    return ask_for_routes(*operators)
 
 
-def _use_what_there_is() -> dict[str, object]:
-    batch = make_batch()
-    expected = batch.expected()
-    batch = batch.to("npu")
-    check_equal(batch.sample(), expected)
-    check_equal(batch.sample(is_need_logits=False), expected)
-    ids, *_ = getattr(torch.ops.ascend_sample, operator_name())(*batch.tensors)
-    assert ids.tolist() == expected.logits_select_idx.tolist()
-    torch.npu.synchronize()
-    return ask_for_routes(operator_name())
+def ask_for_routes(*operators: str) -> dict[str, dict[str, object]]:
+    """Returns what is told of each operator."""
+    return {operator: ask_for_route(operator) for operator in operators}
 
 
-def ask_for_routes(operator: str) -> dict[str, object]:
+def ask_for_route(operator: str) -> dict[str, object]:
     """The route of 16-bit logits, and the errors of the bindings when they are forced, cffi's when called directly."""
     logits = torch.empty(1, 4, dtype=torch.bfloat16, device="npu")
     errors = {}
@@ -83,40 +84,37 @@ def check_reasons(told: dict[str, object], operator: str, *words: str) -> None:
 def check_fallback(finished: Finished, operator: str, *words: str) -> None:
     """Right results by the composite, which has said so once, and never the operator."""
     finished.check_clean()
-    check_reasons(finished.result, operator, *words)
-    said = [line for line in finished.stderr.splitlines() if "served by the composite" in line]
+    check_reasons(finished.result[operator], operator, *words)
+    said = [line for line in finished.stderr.splitlines() if f"{operator}: served by the composite" in line]
     assert len(said) == 1, finished.stderr
     assert all(word in said[0] for word in words), said
     assert OPERATORS[operator].name not in finished.launches
 
 
-@each_operator
-@pytest.mark.parametrize("phase", ["phase_1", "phase_2"])
-def test_missing_symbol(phase: str, operator: str) -> None:
-    """An older CANN. The error names the one that has the operator."""
+def check_binding(finished: Finished, operator: str) -> None:
+    """The compiled binding serves, and both can be forced."""
+    finished.check_clean()
+    assert (finished.result[operator]["backend"], finished.result[operator]["errors"]) == ("aclnn", {})
+    assert f"{operator}: served by the composite" not in finished.stderr
+    assert finished.launches[OPERATORS[operator].name] == 3
+
+
+@pytest.mark.parametrize(("operator", "phase"), [(SAMPLE, "phase_1"), (SAMPLE_V2, "phase_2")])
+def test_missing_symbol(operator: str, phase: str) -> None:
+    """An older CANN. The error names the one that has the operator, and the other operator is served."""
     symbol = getattr(OPERATORS[operator], phase)
-    finished = run_isolated(use_what_there_is, operator, without=[symbol])
+    finished = run_isolated(use_what_there_is, *OPERATORS, without=[symbol])
     version = "CANN 8.3 and later" if operator == SAMPLE else "CANN 9.0 or later"
     check_fallback(finished, operator, symbol, "libopapi.so", "set_env.sh", version)
-
-
-@each_operator
-def test_the_other_operator_is_not_needed(operator: str) -> None:
     (other,) = set(OPERATORS) - {operator}
-    hidden = (OPERATORS[other].phase_1, OPERATORS[other].phase_2)
-    finished = run_isolated(use_what_there_is, operator, without=hidden)
-    finished.check_clean()
-    assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
-    assert "served by the composite" not in finished.stderr
-    assert finished.launches[OPERATORS[operator].name] == 3
-    assert OPERATORS[other].name not in finished.launches
+    check_binding(finished, other)
 
 
 def facts_of_info() -> dict[str, object]:
     return dict(info.collect()["npu"])
 
 
-@each_operator
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_info_shows_which_operator_is_missing(operator: str) -> None:
     (other,) = set(OPERATORS) - {operator}
     facts = run_isolated(facts_of_info, without=[OPERATORS[operator].phase_2]).result
@@ -147,33 +145,30 @@ def test_what_is_refused_is_not_served_and_warns_of_nothing(npu: str) -> None:
         aclnn_cffi.serve(SAMPLE, logits, k, p)
 
 
-@each_operator
-def test_unsupported_soc(operator: str) -> None:
-    finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend310P3")
-    check_fallback(finished, operator, "SoC Ascend310P3", "Atlas A2")
+def test_unsupported_soc() -> None:
+    finished = run_isolated(use_what_there_is, *OPERATORS, HOSTCANN_SOC="Ascend310P3")
+    for operator in OPERATORS:
+        check_fallback(finished, operator, "SoC Ascend310P3", "Atlas A2")
 
 
-@each_operator
-def test_soc_of_the_first_training_series(operator: str) -> None:
+def test_soc_of_the_first_training_series() -> None:
     """Its name is the beginning of A2's names. torch_npu runs it without aclnn, so only the route can be asked for."""
-    finished = run_isolated(ask_for_routes, operator, HOSTCANN_SOC="Ascend910B")
-    check_reasons(finished.result, operator, "SoC Ascend910B", "Atlas A2")
+    finished = run_isolated(ask_for_routes, *OPERATORS, HOSTCANN_SOC="Ascend910B")
+    for operator in OPERATORS:
+        check_reasons(finished.result[operator], operator, "SoC Ascend910B", "Atlas A2")
 
 
-@each_operator
-def test_supported_soc_of_the_other_series(operator: str) -> None:
-    finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend910_9391")
-    finished.check_clean()
-    assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
-    assert "served by the composite" not in finished.stderr
+def test_supported_soc_of_the_other_series() -> None:
+    finished = run_isolated(use_what_there_is, *OPERATORS, HOSTCANN_SOC="Ascend910_9391")
+    for operator in OPERATORS:
+        check_binding(finished, operator)
 
 
 def test_ascend_950_has_the_second_operator_alone() -> None:
     environment = {"HOSTCANN_SOC": "Ascend950PR_9599", "HOSTCANN_CANN_VERSION": "9.1.0"}
-    first = run_isolated(ask_for_routes, SAMPLE, **environment).result
-    check_reasons(first, SAMPLE, "SoC Ascend950PR_9599", "Atlas A2")
-    second = run_isolated(ask_for_routes, SAMPLE_V2, **environment).result
-    assert (second["backend"], second["errors"]) == ("aclnn", {})
+    told = run_isolated(ask_for_routes, *OPERATORS, **environment).result
+    check_reasons(told[SAMPLE], SAMPLE, "SoC Ascend950PR_9599", "Atlas A2")
+    assert (told[SAMPLE_V2]["backend"], told[SAMPLE_V2]["errors"]) == ("aclnn", {})
 
 
 def sample_as_the_environment_says() -> str:

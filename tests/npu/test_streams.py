@@ -13,10 +13,10 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
+from tests.support.isolation import run_isolated
 
 from .batches import VARIANTS, Batch, check_equal, make_batch, sample, use_variant
 from .conftest import ROUTES
-from .isolation import run_isolated
 
 STREAM_MODES = ("delayed", "lazy")
 
@@ -166,15 +166,14 @@ CHECKS = (
 )
 
 
-@pytest.mark.parametrize("mode", STREAM_MODES)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_order(route: str, check: object, mode: str) -> None:
+def test_order(route: str, subtests: pytest.Subtests) -> None:
     """With torch_npu's usual queue, in this process."""
-    assert callable(check)
-    hostcann.set_stream_mode(mode)
-    check()
-    torch.npu.synchronize()
-    assert hostcann.violations() == []
+    for mode, check in itertools.product(STREAM_MODES, CHECKS):
+        with subtests.test(mode=mode, check=check.__name__):
+            hostcann.set_stream_mode(mode)
+            check()
+            torch.npu.synchronize()
+            assert hostcann.violations() == []
 
 
 def check_everything() -> int:
@@ -189,15 +188,14 @@ def check_everything() -> int:
     return checked
 
 
-@pytest.mark.parametrize("queue", ["0", "2"])
-def test_order_in_other_queue_modes(queue: str) -> None:
-    finished = run_isolated(check_everything, TASK_QUEUE_ENABLE=queue)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "variables", [{"TASK_QUEUE_ENABLE": "0"}, {"TASK_QUEUE_ENABLE": "2"}, {"ASCEND_LAUNCH_BLOCKING": "1"}]
+)
+def test_order_in_other_queue_modes(variables: dict[str, str]) -> None:
+    finished = run_isolated(check_everything, **variables)
     finished.check_clean()
     assert finished.result == len(VARIANTS) * len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
-
-
-def test_order_when_launches_block() -> None:
-    run_isolated(check_everything, ASCEND_LAUNCH_BLOCKING="1").check_clean()
 
 
 K_AND_P = {
@@ -209,17 +207,15 @@ K_AND_P = {
 }
 
 
-@pytest.mark.parametrize("is_need_logits", [False, True])
-@pytest.mark.parametrize("form", K_AND_P)
-def test_nothing_synchronises(route: str, form: str, is_need_logits: bool) -> None:
+def test_nothing_synchronises(route: str) -> None:
     """No call makes the host wait, whatever k and p are given as, and nothing is copied."""
     host = make_batch()
     batch = host.to("npu")
-    k, p = K_AND_P[form]
-    if isinstance(k, torch.dtype) and isinstance(p, torch.dtype):
-        k, p = (host.k % 100).to(k).to("npu"), host.p.to(p).to("npu")
     batch.sample(is_need_logits=False)  # what is kept from call to call is there
-    with hostcann.profile() as counted:
-        sample(batch.logits, k, p, batch.noise, is_need_logits=is_need_logits)
-    assert counted.synchronizations == {}
-    assert counted.copies == {}
+    for form, is_need_logits in itertools.product(K_AND_P, (False, True)):
+        k, p = K_AND_P[form]
+        if isinstance(k, torch.dtype) and isinstance(p, torch.dtype):
+            k, p = (host.k % 100).to(k).to("npu"), host.p.to(p).to("npu")
+        with hostcann.profile() as counted:
+            sample(batch.logits, k, p, batch.noise, is_need_logits=is_need_logits)
+        assert (counted.synchronizations, counted.copies) == ({}, {}), form
