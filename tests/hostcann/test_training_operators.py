@@ -6,6 +6,7 @@ The same ATen kernels run on both sides, so results are compared bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -26,70 +27,47 @@ def tensors(seed: int, device: str) -> list[Tensor]:
 
 Lists = tuple[list[Tensor], list[Tensor], list[Tensor]]
 NUMBERS = [1.5, -2.0, 3.0]
-FOREACH: dict[str, tuple[str, Callable[[Lists], object]]] = {
-    **{
-        f"_foreach_{name}": (
-            f"aclnnForeach{name.title()}",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0]),
+
+
+def of_lists(
+    form: str, names: str, *arguments: object, lists: int = 1, **options: object
+) -> dict[str, Callable[[Lists], Any]]:
+    """torch._foreach_NAME by the name of CANN's operator, of so many lists and then the arguments."""
+    return {
+        f"aclnnForeach{name.title()}{form}": lambda all_lists, name=name: getattr(torch, f"_foreach_{name}")(
+            *all_lists[:lists], *arguments, **options
         )
-        for name in ("abs", "exp", "log", "neg", "reciprocal", "sigmoid", "sign", "sqrt", "tanh")
-    },
-    "add of lists": ("aclnnForeachAddListV2", lambda lists: torch._foreach_add(lists[0], lists[1], alpha=0.5)),
-    "sub of lists": ("aclnnForeachSubListV2", lambda lists: torch._foreach_sub(lists[0], lists[1], alpha=0.5)),
-    **{
-        f"{name} of lists": (
-            f"aclnnForeach{name.title()}List",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], lists[1]),
-        )
-        for name in ("mul", "div", "maximum", "minimum", "pow")
-    },
-    **{
-        f"{name} of a number": (
-            f"aclnnForeach{name.title()}ScalarV2",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], 1.5),
-        )
-        for name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
-    },
-    **{
-        f"{name} of numbers": (
-            f"aclnnForeach{name.title()}ScalarList",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], NUMBERS),
-        )
-        for name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
-    },
-    "a number to powers": ("aclnnForeachPowScalarAndTensor", lambda lists: torch._foreach_pow(1.5, lists[0])),
-    **{
-        f"{name} by a number": (
-            f"aclnnForeach{name.title()}ScalarV2",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(*lists, value=1.5),
-        )
-        for name in ("addcmul", "addcdiv")
-    },
-    **{
-        f"{name} by numbers": (
-            f"aclnnForeach{name.title()}ScalarList",
-            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(*lists, torch.tensor(NUMBERS)),
-        )
-        for name in ("addcmul", "addcdiv")
-    },
-    "lerp by a number": ("aclnnForeachLerpScalar", lambda lists: torch._foreach_lerp(lists[0], lists[1], 0.25)),
-    "lerp by lists": ("aclnnForeachLerpList", lambda lists: torch._foreach_lerp(*lists)),
-    "norm": ("aclnnForeachNorm", lambda lists: torch._foreach_norm(lists[0])),
-    "copy": ("aclnnForeachCopy", lambda lists: (torch._foreach_copy_(lists[0], lists[1]), lists[0])[1]),
+        for name in names.split()
+    }
+
+
+FOREACH: dict[str, Callable[[Lists], Any]] = {
+    **of_lists("", "abs exp log neg reciprocal sigmoid sign sqrt tanh norm"),
+    **of_lists("ListV2", "add sub", lists=2, alpha=0.5),
+    **of_lists("List", "mul div maximum minimum pow", lists=2),
+    **of_lists("List", "lerp", lists=3),
+    **of_lists("ScalarV2", "add sub mul div maximum minimum pow", 1.5),
+    **of_lists("ScalarList", "add sub mul div maximum minimum pow", NUMBERS),
+    **of_lists("ScalarV2", "addcmul addcdiv", lists=3, value=1.5),
+    **of_lists("ScalarList", "addcmul addcdiv", torch.tensor(NUMBERS), lists=3),
+    **of_lists("Scalar", "lerp", 0.25, lists=2),
+    "aclnnForeachPowScalarAndTensor": lambda lists: torch._foreach_pow(1.5, lists[0]),
+    "aclnnForeachCopy": lambda lists: (torch._foreach_copy_(lists[0], lists[1]), lists[0])[1],
 }
 
 
-@pytest.mark.parametrize("name", FOREACH)
-def test_lists_of_tensors(name: str) -> None:
-    operator, function = FOREACH[name]
-    expected = function(tuple(tensors(seed, "cpu") for seed in range(3)))  # type: ignore[arg-type]
-    lists = tuple(tensors(seed, "npu") for seed in range(3))
-    with hostcann.profile() as counted:
-        found = function(lists)  # type: ignore[arg-type]
-    assert operator in counted.launches
-    for got, want in zip(found, expected, strict=True):  # type: ignore[call-overload]
-        assert got.device.type == "npu"
-        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+def test_lists_of_tensors() -> None:
+    for operator, function in FOREACH.items():
+        expected = function(tuple(tensors(seed, "cpu") for seed in range(3)))  # type: ignore[arg-type]
+        lists = tuple(tensors(seed, "npu") for seed in range(3))
+        with hostcann.profile() as counted:
+            found = function(lists)  # type: ignore[arg-type]
+        assert operator in counted.launches
+        for got, want in zip(found, expected, strict=True):
+            assert got.device.type == "npu"
+            torch.testing.assert_close(
+                got.cpu(), want, rtol=0, atol=0, msg=lambda text, name=operator: f"{name}: {text}"
+            )
 
 
 def test_a_list_is_updated_in_place() -> None:
@@ -149,19 +127,19 @@ DERIVATIVES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("operator", DERIVATIVES)
-def test_derivatives(operator: str) -> None:
+def test_derivatives() -> None:
     values = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    gradients = []
-    for device in ("npu", "cpu"):
-        x = values.to(device).requires_grad_()
-        with hostcann.profile() as counted:
-            result = DERIVATIVES[operator](x)
-            (result * torch.arange(result.numel(), device=device).reshape(result.shape)).sum().backward()
-        assert x.grad is not None
-        gradients.append(x.grad.cpu())
-        assert device == "cpu" or operator in counted.launches, counted.launches
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    for operator, function in DERIVATIVES.items():
+        gradients = []
+        for device in ("npu", "cpu"):
+            x = values.to(device).requires_grad_()
+            with hostcann.profile() as counted:
+                result = function(x)
+                (result * torch.arange(result.numel(), device=device).reshape(result.shape)).sum().backward()
+            assert x.grad is not None
+            gradients.append(x.grad.cpu())
+            assert device == "cpu" or operator in counted.launches, counted.launches
+        torch.testing.assert_close(*gradients, rtol=0, atol=0, msg=lambda text, name=operator: f"{name}: {text}")
 
 
 def test_the_derivatives_of_a_norm_by_its_weight_and_bias() -> None:
@@ -210,9 +188,8 @@ def _query_key_value(dtype: torch.dtype = torch.float32, key_heads: int = 4) -> 
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "grouped"])
-def test_the_derivatives_of_attention(kind: str, dtype: torch.dtype) -> None:
+def test_the_derivatives_of_attention(kind: str) -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         masked = mask.to(q.device) if kind == "masked" else None
         return F.scaled_dot_product_attention(
@@ -220,13 +197,13 @@ def test_the_derivatives_of_attention(kind: str, dtype: torch.dtype) -> None:
         )
 
     mask = torch.ones(6, 8, dtype=torch.bool).tril(2)
-    inputs = _query_key_value(dtype, key_heads=2 if kind == "grouped" else 4)
-    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    with hostcann.profile() as counted:
-        found = _gradients("npu", inputs, attend)
-    assert counted.launches["aclnnFlashAttentionScoreGrad"] == 1
-    for got, want in zip(found, _gradients("cpu", inputs, attend), strict=True):
-        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
+        inputs = _query_key_value(dtype, key_heads=2 if kind == "grouped" else 4)
+        with hostcann.profile() as counted:
+            found = _gradients("npu", inputs, attend)
+        assert counted.launches["aclnnFlashAttentionScoreGrad"] == 1
+        for got, want in zip(found, _gradients("cpu", inputs, attend), strict=True):
+            torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
 def test_the_derivatives_of_attention_that_drops_probabilities() -> None:
