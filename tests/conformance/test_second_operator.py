@@ -52,36 +52,34 @@ def test_q_of_min_p_alone_is_by_place(device: Device) -> None:
     assert device.run(arguments)[0].tolist() == [5]
 
 
-@pytest.mark.parametrize(("ks_max", "counts"), [(1, [8, 30]), (9, [9, 16]), (1024, [9, 16])])
-def test_ks_max_is_rounded_up_to_a_multiple_of_8(device: Device, ks_max: int, counts: list[int]) -> None:
+def test_ks_max_is_rounded_up_to_a_multiple_of_8(device: Device) -> None:
     logits = [np.linspace(1.0, -1.0, 30)] * 2
-    k = [8, 16] if ks_max == 1 else [9, 16]
-    _, kept = device.run(device.arguments_v2(logits, k, [NO_P] * 2, ks_max=ks_max))
-    assert np.isfinite(kept).sum(axis=1).tolist() == counts
+    for ks_max, k, counts in ((1, [8, 16], [8, 30]), (9, [9, 16], [9, 16]), (1024, [9, 16], [9, 16])):
+        _, kept = device.run(device.arguments_v2(logits, k, [NO_P] * 2, ks_max=ks_max))
+        assert np.isfinite(kept).sum(axis=1).tolist() == counts
 
 
-@pytest.mark.parametrize(
-    ("k", "p", "min_p", "ids"),
-    [
+def test_sample_result(device: Device) -> None:
+    expected = [
         (NO_K, NO_P, 0.0, list(range(VOCAB_SIZE))),
         (NO_K, NO_P, 0.25, [0, 1, 3, 5]),
         (3, NO_P, 0.0, [1, 0, 3]),
         (NO_K, 0.75, 0.0, [1, 0]),
         (3, 0.8, 0.3, [1, 0]),
-    ],
-)
-def test_sample_result(device: Device, k: int, p: float, min_p: float, ids: list[int]) -> None:
+    ]
+    k, p, min_p, ids = zip(*expected, strict=True)
     options = {"is_need_sample_result": True, "is_need_logits": False, "input_is_logits": False}
-    arguments = device.arguments_v2([QUARTERS], [k], [p], None, [min_p], **options)
+    arguments = device.arguments_v2([QUARTERS] * len(ids), k, p, None, min_p, **options)
     assert arguments.dense_ids is not None
     assert arguments.dense_weights is not None
     assert arguments.kept is not None
-    arguments.kept.buffer.write(np.full(VOCAB_SIZE, 7.0, np.float32))
+    arguments.kept.buffer.write(np.full(VOCAB_SIZE * len(ids), 7.0, np.float32))
     _, kept = device.run(arguments)
-    assert arguments.dense_ids.numpy()[0, : len(ids)].tolist() == ids
-    expected = [QUARTERS[token] for token in ids] + [0.0] * (VOCAB_SIZE - len(ids))
-    assert arguments.dense_weights.numpy()[0].tolist() == expected
     assert (kept == 7.0).all(), "not wanted: not written"
+    rows = zip(arguments.dense_ids.numpy(), arguments.dense_weights.numpy(), ids, strict=True)
+    for dense_ids, weights, of_row in rows:
+        assert dense_ids[: len(of_row)].tolist() == of_row
+        assert weights.tolist() == [QUARTERS[token] for token in of_row] + [0.0] * (VOCAB_SIZE - len(of_row))
 
 
 @pytest.mark.hostcann_only

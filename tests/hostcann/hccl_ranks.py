@@ -7,8 +7,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-from activation_programs import LIBRARY, clean_environment
+from activation_programs import LIBRARY
 from runtime_programs import PRELUDE
+
+from tests.support.user_process import clean_environment
 
 HCCL = LIBRARY.with_name("libhccl.so")
 RANKS = """

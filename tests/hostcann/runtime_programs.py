@@ -9,9 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-from activation_programs import LIBRARY, clean_environment
+from activation_programs import LIBRARY
 
 import ascend_sample
+from tests.support.user_process import clean_environment
 
 SOURCES = Path(ascend_sample.__file__).parent.parent / "csrc"
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,18 +12,17 @@ import pytest
 from activation_programs import (
     LAST_MESSAGES,
     LIBRARY,
-    execute,
     needs_hostcann,
     needs_torch_npu,
     output,
     python,
     run,
     variables_of_run,
-    warm,
 )
 
 from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
 from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
+from tests.support.user_process import run_command, run_python_warm
 
 pytestmark = needs_hostcann
 
@@ -45,7 +43,7 @@ def test_activate_then_import_torch_npu():
         assert torch.arange(6.).npu().cpu().tolist() == [0, 1, 2, 3, 4, 5]
         print(torch.npu.get_device_name(), torch.npu.mem_get_info()[1])
     """
-    assert output(execute(sys.executable, "-c", textwrap.dedent(program))) == f"Ascend910_9391 {1 << 30}"
+    assert output(run_command(sys.executable, "-c", textwrap.dedent(program))) == f"Ascend910_9391 {1 << 30}"
 
 
 @needs_torch_npu
@@ -57,16 +55,16 @@ def test_run_gives_a_plain_import_torch_its_npu():
 
 @needs_torch_npu
 def test_env_prints_what_a_shell_needs():
-    lines = output(warm("-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
+    lines = output(run_python_warm("-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
     program = "import torch; print(torch.npu.get_device_name())"
-    assert output(execute("sh", "-c", f"{lines}\n{sys.executable} -c '{program}'")) == "Ascend910B1"
+    assert output(run_command("sh", "-c", f"{lines}\n{sys.executable} -c '{program}'")) == "Ascend910B1"
 
 
 @needs_torch_npu
 def test_importing_torch_npu_prints_nothing():
     program = "import torch, torch_npu; torch.npu.get_device_properties(0)"
     program += "; torch.npu.current_stream().record_event().synchronize()"  # the thread of torch_npu's queue has begun
-    done = execute(sys.executable, "-c", program, **variables_of_run(), HOSTCANN_STRICT="1")
+    done = run_command(sys.executable, "-c", program, **variables_of_run(), HOSTCANN_STRICT="1")
     assert output(done, LAST_MESSAGES) == ""
 
 
@@ -182,25 +180,18 @@ def test_wrong_arguments_of_the_control_functions_are_named():
 # ---- the command line ----
 
 
-def test_the_command_line_hands_on_the_exit_status_and_says_what_is_wrong():
-    def module(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return warm("-m", "ascend_sample.hostcann", *arguments)
-
-    assert module("run", "sh", "-c", "exit 7").returncode == 7
-    assert module("run", "--", "sh", "-c", "exit 8").returncode == 8
-    nothing = module("run")
-    assert (nothing.returncode, nothing.stderr[:41]) == (2, "hostcann run: a command must follow, got ")
-    missing = module("run", "no-such-command")
-    assert missing.returncode == 127
-    assert "no-such-command must be a command on PATH" in missing.stderr
-    assert "libascendcl.so" in output(module("info"))
-    assert "\n  aclrtMalloc\n" in module("info", "--symbols").stdout
+def test_the_command_line_hands_on_the_exit_status_and_shows_what_there_is():
+    assert run_python_warm("-m", "ascend_sample.hostcann", "run", "sh", "-c", "exit 7").returncode == 7
+    assert run_python_warm("-m", "ascend_sample.hostcann", "run", "--", "sh", "-c", "exit 8").returncode == 8
+    shown = output(run_python_warm("-m", "ascend_sample.hostcann", "info", "--symbols"))
+    assert "libascendcl.so" in shown
+    assert "\n  aclrtMalloc\n" in shown
 
 
 def test_the_command_line_refuses_settings_that_hostcann_would_refuse(tmp_path):
     report = tmp_path / "report.json"
     for action in (["run", "--memory", "5X", "true"], ["profile", "--memory", "5X", "true"], ["env", "--memory", "5X"]):
-        finished = warm("-m", "ascend_sample.hostcann", *action, HOSTCANN_REPORT=str(report))
+        finished = run_python_warm("-m", "ascend_sample.hostcann", *action, HOSTCANN_REPORT=str(report))
         assert (finished.returncode, finished.stdout) == (2, "")
         assert finished.stderr.startswith("hostcann: HOSTCANN_MEMORY must be a number of bytes")
         assert not report.exists()
@@ -208,7 +199,7 @@ def test_the_command_line_refuses_settings_that_hostcann_would_refuse(tmp_path):
 
 def test_activating_refuses_settings_of_the_environment():
     program = "from ascend_sample import hostcann; hostcann.activate()"
-    finished = warm("-c", program, HOSTCANN_DEVICES="none", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    finished = run_python_warm("-c", program, HOSTCANN_DEVICES="none", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert finished.stderr.endswith("HOSTCANN_DEVICES must be a number of devices, 1 to 64, got 'none'\n")
 
 
@@ -239,7 +230,7 @@ def test_hiding_a_symbol_hides_it_alone(tmp_path):
         acl = ctypes.CDLL(sys.argv[1])
         print([hasattr(acl, name) for name in ("aclrtStreamQuery", "aclrtMemset", "aclrtMemsetAsync")])
     """
-    assert output(warm("-c", textwrap.dedent(program), str(target))) == "[False, False, True]"
+    assert output(run_python_warm("-c", textwrap.dedent(program), str(target))) == "[False, False, True]"
 
 
 def test_activating_brings_no_hidden_symbol_back():

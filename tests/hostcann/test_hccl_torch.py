@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from activation_programs import needs_hostcann, needs_torch_npu, variables_of_run, warm
+from activation_programs import needs_hostcann, needs_torch_npu, variables_of_run
+
+from tests.support.user_process import run_python_warm
 
 pytestmark = [needs_hostcann, needs_torch_npu]
 
@@ -16,7 +18,7 @@ def run_ranks(ranks: int, program: str, *arguments: str, mode: str = "normal") -
     """Returns what the ranks have printed, sorted; a violation makes a rank fail."""
     torchrun = ("-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone", str(HERE / program))
     variables = variables_of_run() | {"HOSTCANN_STRICT": "1", "HOSTCANN_STREAM_MODE": mode}
-    done = warm(*torchrun, *arguments, **variables)
+    done = run_python_warm(*torchrun, *arguments, **variables)
     assert done.returncode == 0, done.stderr
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 

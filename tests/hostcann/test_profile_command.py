@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from activation_programs import clean_environment, needs_hostcann, needs_torch_npu
+from activation_programs import needs_hostcann, needs_torch_npu
 from test_profile import PROGRAM, profile_of, profiled
 
 from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.hostcann._profile import show_bytes
+from tests.support.user_process import clean_environment
 
 pytestmark = needs_hostcann
 
@@ -77,10 +78,14 @@ def test_the_end_of_the_program_is_handed_on(tmp_path, ending, status, said):
 
 @needs_torch_npu
 def test_all_processes_of_a_program_are_counted(tmp_path):
+    """A fork does not count again what its parent has asked for."""
     program = """\
-        import subprocess, sys, torch
+        import os, subprocess, sys, torch
         torch.ones(4, device="npu")
         if len(sys.argv) == 1:
+            if (child := os.fork()) == 0:
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
             for _ in range(2):
                 subprocess.run([sys.executable, __file__, "child"], check=True)
     """
@@ -88,60 +93,40 @@ def test_all_processes_of_a_program_are_counted(tmp_path):
 
 
 @needs_torch_npu
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_workers_that_multiprocessing_forks_are_counted(tmp_path, method):
+def test_workers_that_multiprocessing_forks_are_counted(tmp_path):
     """They end by os._exit."""
-    program = f"""\
+    program = """\
         import multiprocessing
         def work(n):
             import torch
             return torch.ones(n, device="npu").tolist()
         if __name__ == "__main__":
-            with multiprocessing.get_context("{method}").Pool(1) as pool:
-                print(pool.map(work, [3]))
-                pool.close()
-                pool.join()
+            for method in ("fork", "forkserver"):
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    print(pool.map(work, [3]))
+                    pool.close()
+                    pool.join()
     """
-    assert profile_of(tmp_path, program)["by_line"][4]["launches"] == 1
+    assert profile_of(tmp_path, program)["by_line"][4]["launches"] == 2
 
 
-@needs_torch_npu
-def test_a_fork_does_not_count_again_what_its_parent_has_asked_for(tmp_path):
-    program = """\
-        import os, torch
-        torch.ones(4, device="npu")
-        if (child := os.fork()) != 0:
-            assert os.waitpid(child, 0)[1] == 0
-    """
-    assert profile_of(tmp_path, program)["by_line"][2]["launches"] == 1
+WRONG = {
+    ("--launch-us", "-1"): "must be a number of microseconds of at least 0, got '-1'. Leave it out for 8.",
+    ("--launch-us", "slow"): "must be a number of microseconds of at least 0, got 'slow'.",
+    ("--launch-us", "nan"): "must be a number of microseconds of at least 0, got 'nan'.",
+    ("--bandwidth-gbs", "0"): "must be a number of gigabytes a second above 0, got '0'. Leave it out for 1200.",
+    ("--bandwidth-gbs", "inf"): "must be a number of gigabytes a second above 0, got 'inf'.",
+    ("--json", "no/such/folder/file"): "must name a file in a folder that exists, got 'no/such/folder/file'.",
+    ("--json", "x" * 300): "must name a file that can be written (File name too long), got 'xxx",
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--launch-us", "-1"],
-            "--launch-us must be a number of microseconds of at least 0, got '-1'. Leave it out for 8.",
-        ),
-        (["--launch-us", "slow"], "--launch-us must be a number of microseconds of at least 0, got 'slow'."),
-        (["--launch-us", "nan"], "--launch-us must be a number of microseconds of at least 0, got 'nan'."),
-        (
-            ["--bandwidth-gbs", "0"],
-            "--bandwidth-gbs must be a number of gigabytes a second above 0, got '0'. Leave it out for 1200.",
-        ),
-        (["--bandwidth-gbs", "inf"], "--bandwidth-gbs must be a number of gigabytes a second above 0, got 'inf'."),
-        (
-            ["--json", "no/such/folder/file"],
-            "--json must name a file in a folder that exists, got 'no/such/folder/file'.",
-        ),
-        (["--json", "x" * 300], "--json must name a file that can be written (File name too long), got 'xxx"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_the_program_runs(options, message, capfd):
-    assert hostcann_cli.main(["profile", *options, sys.executable, "-c", "print('it runs')"]) == 2
-    printed, said = capfd.readouterr()
-    assert printed == ""
-    assert said.startswith(f"hostcann profile: {message}")
+def test_wrong_arguments_are_refused_before_the_program_runs(capfd):
+    for (option, value), message in WRONG.items():
+        assert hostcann_cli.main(["profile", option, value, sys.executable, "-c", "print('it runs')"]) == 2
+        printed, said = capfd.readouterr()
+        assert printed == ""
+        assert said.startswith(f"hostcann profile: {option} {message}")
 
 
 @needs_torch_npu
@@ -199,16 +184,13 @@ def test_what_ends_the_command_ends_the_program(number):
         assert started.wait(timeout=30) == number
 
 
-@pytest.mark.parametrize("action", ["run", "profile"])
-def test_a_command_that_cannot_be_run(action, tmp_path, capfd):
+def test_a_command_must_follow_exist_and_be_one_that_can_be_run(tmp_path, capfd):
     (tmp_path / "no_program").touch(mode=0o644)
-    assert hostcann_cli.main([action, str(tmp_path / "no_program")]) == 126
-    rule = "must be a command that can be run, got Permission denied."
-    assert capfd.readouterr().err == f"hostcann {action}: {tmp_path / 'no_program'} {rule}\n"
-
-
-def test_a_program_must_follow_and_exist(capfd):
-    assert hostcann_cli.main(["profile"]) == 2
-    assert "hostcann profile: a command must follow, got none." in capfd.readouterr().err
-    assert hostcann_cli.main(["profile", "no-such-command"]) == 127
-    assert "no-such-command must be a command on PATH" in capfd.readouterr().err
+    for action in ("run", "profile"):
+        assert hostcann_cli.main([action, str(tmp_path / "no_program")]) == 126
+        rule = "must be a command that can be run, got Permission denied."
+        assert capfd.readouterr().err == f"hostcann {action}: {tmp_path / 'no_program'} {rule}\n"
+        assert hostcann_cli.main([action]) == 2
+        assert f"hostcann {action}: a command must follow, got none." in capfd.readouterr().err
+        assert hostcann_cli.main([action, "no-such-command"]) == 127
+        assert "no-such-command must be a command on PATH" in capfd.readouterr().err

@@ -5,8 +5,10 @@ import shutil
 import subprocess
 
 import pytest
-from activation_programs import LIBRARY, clean_environment, needs_hostcann
+from activation_programs import LIBRARY, needs_hostcann
 from runtime_programs import SOURCES
+
+from tests.support.user_process import clean_environment
 
 pytestmark = needs_hostcann
 

@@ -128,8 +128,8 @@ DERIVATIVES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def test_derivatives() -> None:
-    values = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     for operator, function in DERIVATIVES.items():
+        values = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
         gradients = []
         for device in ("npu", "cpu"):
             x = values.to(device).requires_grad_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,33 +19,38 @@ TRAINING_LIMIT_SECONDS = 1800
 """For examples that train a model where no other test has: minutes on an idle machine, many on a slow and busy one."""
 
 
+def clean_environment(**variables: str) -> dict[str, str]:
+    """Returns the environment without a CANN, with this package in reach, and these variables."""
+    hidden = ("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return kept | {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])} | variables
+
+
+def run_command(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a shell starts it, whatever its end."""
+    return _run(command, environment, seconds=300)
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a fresh interpreter, whatever its end."""
-    return _run("-c", code, environment=environment, seconds=300)
+    return run_command(sys.executable, "-c", code, **environment)
 
 
 def run_python_warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs Python with these arguments where it does not matter that torch has been imported first."""
-    return run_warm(arguments, _clean() | environment, Path.cwd(), seconds=300)
+    return run_warm(arguments, clean_environment(**environment), Path.cwd(), seconds=300)
 
 
 def run_as_user(*arguments: str, seconds: float = 300) -> str:
     """Returns what Python prints."""
-    package = {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])}
-    finished = _run(*arguments, environment=package, seconds=seconds)
+    finished = _run([sys.executable, *arguments], {}, seconds)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
 
-def _run(*arguments: str, environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=_clean() | environment, capture_output=True, text=True, timeout=seconds)
-
-
-def _clean() -> dict[str, str]:
-    """The environment without a CANN."""
-    hidden = ("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    variables = clean_environment(**environment)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds)
 
 
 def skip_beside_a_real_cann() -> None:
