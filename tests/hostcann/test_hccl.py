@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 from hccl_ranks import HCCL, STARTED, run
 from runtime_programs import check
-
-KILLS = 200 if os.environ.get("ASCEND_SAMPLE_COLLECTIVES") == "long" else 20
 
 pytestmark = pytest.mark.skipif(not HCCL.is_file(), reason="hostcann was not built")
 
@@ -26,7 +23,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         process.wait()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_reductions_are_those_of_numpy_in_the_order_of_the_ranks(folder: Path, ranks: int) -> None:
     run(
         folder,
@@ -78,33 +75,31 @@ def test_half_precision_is_rounded_once_and_keeps_its_odd_values(folder: Path) -
     )
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "texts"),
-    [
-        (
-            "all_reduce(group, np.ones(4, np.float32), on)",
-            "all_reduce(group, np.ones(4, np.int32), on)",
-            "float32 int32",
-        ),
-        ("all_reduce(group, np.ones(4, np.int8), on)", "all_reduce(group, np.ones(5, np.int8), on)", "'of 4' 'of 5'"),
-        ("all_reduce(group, np.ones(4, np.int8), on, SUM)", "all_reduce(group, np.ones(4, np.int8), on, LARGEST)", ""),
-        ("all_reduce(group, np.ones(4, np.int8), on)", "hccl.HcclBarrier(group, on)", "HcclAllReduce HcclBarrier"),
-    ],
-)
-def test_ranks_that_differ_are_told_so(folder: Path, one: str, other: str, texts: str) -> None:
+def test_ranks_that_differ_are_told_so(folder: Path) -> None:
     run(
         folder,
         3,
-        f"""
-        import shlex
-        group, on = joined()
-        {one} if rank != 1 else {other}
-        message = failure(on)
-        assert "ranks must call the same collective" in message or "has given the group up" in message, message
-        if rank == 1:
-            assert all(text in message for text in shlex.split({texts!r})), message
-            assert violations() == ["collective_mismatch"]
-        assert async_error(group) in (1, 21)
+        """
+        device()
+        ones = np.ones(4, np.int8)
+        for turn, (call, other, texts) in enumerate((
+            (lambda: all_reduce(group, np.ones(4, np.float32), on),
+             lambda: all_reduce(group, np.ones(4, np.int32), on), ("float32", "int32")),
+            (lambda: all_reduce(group, ones, on), lambda: all_reduce(group, np.ones(5, np.int8), on), ("of 4", "of 5")),
+            (lambda: all_reduce(group, ones, on, SUM), lambda: all_reduce(group, ones, on, LARGEST), ()),
+            (lambda: all_reduce(group, ones, on), lambda: hccl.HcclBarrier(group, on), ("HcclAllReduce", "Barrier")),
+        )):
+            group, on = join(f"group {turn}"), stream()
+            call() if rank != 1 else other()
+            message = failure(on)
+            assert "ranks must call the same collective" in message or "has given the group up" in message, message
+            if rank == 1:
+                assert all(text in message for text in texts), message
+                assert violations() == ["collective_mismatch"]
+                acl.hostcann_reset_violations()
+            assert async_error(group) in (1, 21) and hccl.HcclCommDestroy(group) == 0
+            ok("aclrtResetDeviceForce", rank)
+            ok("aclrtSetDevice", rank)
         """,
     )
 
@@ -144,7 +139,8 @@ def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(folder
     )
 
 
-def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.long)])
+def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path, kills: int) -> None:
     """Each time the others fail at once, reset their device, and go on without it."""
     run(
         folder,
@@ -175,8 +171,8 @@ def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path) -> None:
             assert np.frombuffer(read(address, 16), np.float32).tolist() == [3.0] * 4
             assert hccl.HcclCommDestroy(group) == 0
         """,
-        seconds=60 + KILLS,
-        KILLS=str(KILLS),
+        seconds=60 + kills,
+        KILLS=str(kills),
     )
 
 
@@ -198,6 +194,7 @@ def test_a_rank_that_stays_away_is_named_in_time(folder: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", ["0", "2147483647"])
 def test_a_limit_may_be_none_or_long(folder: Path, seconds: str) -> None:
     run(

@@ -9,7 +9,7 @@ from activation_programs import needs_hostcann, needs_torch_npu, variables_of_ru
 
 from tests.support.user_process import run_python_warm
 
-pytestmark = [needs_hostcann, needs_torch_npu]
+pytestmark = [needs_hostcann, needs_torch_npu, pytest.mark.long]
 
 HERE = Path(__file__).parent
 

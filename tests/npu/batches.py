@@ -109,10 +109,14 @@ class Batch:
         a_logit = [values] * is_need_logits + [ids, values] * _variant.with_sample_result
         return [ids * len(self.logits), *(size * self.logits.numel() for size in a_logit)]
 
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """All tensors changed; None stays None."""
+        q, min_p = (None if tensor is None else change(tensor) for tensor in (self.q, self.min_p))
+        return Batch(change(self.logits), change(self.k), change(self.p), q, min_p)
+
     def to(self, device: str) -> Batch:
-        """A copy on a device; None stays None."""
-        q, min_p = (None if tensor is None else tensor.to(device) for tensor in (self.q, self.min_p))
-        return Batch(self.logits.to(device), self.k.to(device), self.p.to(device), q, min_p)
+        """A copy on a device."""
+        return self.each(lambda tensor: tensor.to(device))
 
     def sample(self, is_need_logits: bool = True, **options: Any) -> Any:
         """What the public function returns, by the route that is set."""
@@ -141,6 +145,13 @@ def make_batch(
     q = torch.empty(batch_size, vocab_size).exponential_(generator=generator) if with_q else None
     min_p = torch.tensor(SCENARIO_MIN_P * repeats).to(dtype)[:batch_size]
     return Batch(logits, k, p, q, min_p)
+
+
+def every_other(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values as every other element of a wider tensor."""
+    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
 
 
 def check_equal(actual: Any, expected: Any) -> None:

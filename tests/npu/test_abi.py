@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.isolation import run_isolated
 
-from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_variant
+from .batches import SAMPLE_V2, check_equal, make_batch, sample, use_variant
 from .conftest import each_route
 
 LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
@@ -28,52 +29,30 @@ EPS = 1.2345678901234567e-3
 GUESS = 77
 
 
-def sample_under_the_spy(route: str, operator: str) -> dict[str, Any]:
-    """Three calls, and one with a sample result where there is one; returns what torch knows about their arguments."""
-    with use_variant(operator):
-        return _sample_under_the_spy(route)
-
-
-def _sample_under_the_spy(route: str) -> dict[str, Any]:
-    batch = make_batch()
-    expected = batch.expected()
-    batch = batch.to("npu")
-    wide = torch.zeros(10, 2001, dtype=torch.bfloat16, device="npu")
-    view = wide[1:9, 3:1503]
-    view.copy_(batch.logits)
-    side = torch.npu.Stream()
-    with ascend_sample.use_backend(route):
-        check_equal(batch.sample(), expected)
+def sample_under_the_spy(route: str, operator: str) -> dict[str, int]:
+    """Three calls, and one with a sample result where there is one; returns the addresses of what torch gave."""
+    with ascend_sample.use_backend(route), use_variant(operator):
+        host = make_batch()
+        batch = host.to("npu")
+        view = torch.zeros(10, 2001, dtype=torch.bfloat16, device="npu")[1:9, 3:1503]
+        view.copy_(batch.logits)
+        side = torch.npu.Stream()
+        check_equal(batch.sample(), host.expected())
         torch.npu.synchronize()
         with torch.npu.stream(side):
-            tensors = (view, *batch.tensors[1:])
-            result = sample(*tensors, eps=EPS, is_need_logits=True, top_k_guess=GUESS)
+            result = replace(batch, logits=view).sample(eps=EPS, top_k_guess=GUESS)
         torch.npu.synchronize()
         sample(batch.logits.half(), batch.k, 0.5)
         torch.npu.synchronize()
-        dense = None
-        if operator_name() == SAMPLE_V2:
-            dense = sample(
-                batch.logits.softmax(1), batch.k, 0.5, ks_max=40, input_is_logits=False, is_need_sample_result=True
-            )
+        seen = vars(batch) | {"selected": result.logits_select_idx, "kept": result.logits_top_kp_select}
+        if operator == SAMPLE_V2:
+            options = {"ks_max": 40, "input_is_logits": False, "is_need_sample_result": True}
+            dense = sample(batch.logits.softmax(1), batch.k, 0.5, **options)
             torch.npu.synchronize()
-    assert batch.q is not None
-    assert batch.min_p is not None
-    assert result.logits_top_kp_select is not None
-    return {
-        "storage": view.untyped_storage().data_ptr(),
-        "logits": batch.logits.data_ptr(),
-        "k": batch.k.data_ptr(),
-        "p": batch.p.data_ptr(),
-        "q": batch.q.data_ptr(),
-        "selected": result.logits_select_idx.data_ptr(),
-        "kept": result.logits_top_kp_select.data_ptr(),
-        "stream": side.npu_stream,
-        "min_p": batch.min_p.data_ptr(),
-        "selected of the result": 0 if dense is None else dense.logits_select_idx.data_ptr(),
-        "ids": 0 if dense is None else dense.logits_idx.data_ptr(),
-        "weights": 0 if dense is None else dense.logits_sort_masked.data_ptr(),
-    }
+            seen |= {"selected of the result": dense.logits_select_idx}
+            seen |= {"ids": dense.logits_idx, "weights": dense.logits_sort_masked}
+        addresses = {name: tensor.data_ptr() for name, tensor in seen.items()}
+        return addresses | {"storage": view.untyped_storage().data_ptr(), "stream": side.npu_stream}
 
 
 @pytest.fixture(scope="module")

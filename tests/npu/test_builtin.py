@@ -16,7 +16,17 @@ from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.isolation import run_isolated
 
-from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, check_same_bits, make_batch, operator_name, use_variant
+from .batches import (
+    SAMPLE_V2,
+    Batch,
+    aclnn_name,
+    check_equal,
+    check_same_bits,
+    every_other,
+    make_batch,
+    operator_name,
+    use_variant,
+)
 from .conftest import ROUTES
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -74,21 +84,11 @@ def check_options() -> None:
         check_same(batch, True, eps=eps, top_k_guess=top_k_guess)
 
 
-def spread(tensor: torch.Tensor) -> torch.Tensor:
-    """Every other element of a wider tensor."""
-    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
-    wide[..., ::2] = tensor
-    return wide[..., ::2]
-
-
 def check_every_other_element() -> None:
     """The built-in hands k on as it is, so the operator itself must follow its strides."""
     host = make_batch(seed=29)
     expected = host.expected()
-    batch = host.to("npu")
-    assert batch.q is not None
-    assert batch.min_p is not None
-    batch = Batch(*(spread(tensor) for tensor in (batch.logits, batch.k, batch.p, batch.q, batch.min_p)))
+    batch = host.to("npu").each(every_other)
     assert not batch.k.is_contiguous()
     ids, kept = builtin(batch, True)
     assert ids.tolist() == expected.logits_select_idx.tolist()

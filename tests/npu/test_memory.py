@@ -13,7 +13,7 @@ import torch
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
 
-from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, make_batch, operator_name, sample
+from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, every_other, make_batch, operator_name, sample
 
 ROUNDING = 512
 """Bytes: torch_npu's allocator hands out multiples of it, after padding each tensor by 32."""
@@ -135,29 +135,24 @@ def test_workspace_is_as_large_as_asked(route: str, emulated: None) -> None:
 # ---- layouts ----
 
 
-def strided(tensor: torch.Tensor, kind: str) -> torch.Tensor:
-    """The same values in another layout."""
-    if kind == "transposed":
-        return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
-    if kind == "every other element":
-        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
-        wide[..., ::2] = tensor
-        return wide[..., ::2]
-    offset = 3  # elements: an address that is no multiple of 32
-    flat = tensor.new_zeros(tensor.numel() + offset)
-    flat[offset:] = tensor.flatten()
-    return flat[offset:].view(tensor.shape)
+def behind_an_offset(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values at an address that is no multiple of 32."""
+    flat = tensor.new_zeros(tensor.numel() + 3)
+    flat[3:] = tensor.flatten()
+    return flat[3:].view(tensor.shape)
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
 
 
 def test_layouts(route: str, subtests: pytest.Subtests) -> None:
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
-    for dtype, kind in itertools.product(dtypes, ("transposed", "every other element", "offset")):
-        with subtests.test(kind=kind, dtype=dtype):
+    for dtype, layout in itertools.product(dtypes, (transposed, every_other, behind_an_offset)):
+        with subtests.test(layout=layout.__name__, dtype=dtype):
             host = make_batch(dtype=dtype)
-            device = host.to("npu")
-            tensors = (device.logits, device.k, device.p, device.q, device.min_p)
-            batch = Batch(*(strided(tensor, kind) for tensor in tensors if tensor is not None))
-            assert batch.logits.storage_offset() == 3 if kind == "offset" else not batch.logits.is_contiguous()
+            batch = host.to("npu").each(layout)
+            assert batch.logits.storage_offset() == 3 or not batch.logits.is_contiguous()
             if dtype == torch.float32 and operator_name() != SAMPLE_V2:
                 with pytest.raises(RuntimeError, match="takes float16 and bfloat16"):
                     batch.sample()
@@ -165,30 +160,18 @@ def test_layouts(route: str, subtests: pytest.Subtests) -> None:
                 check_equal(batch.sample(), host.expected())
 
 
-def test_expanded(route: str) -> None:
-    """Rows, k, p and noise that are one in memory."""
-    one = make_batch(batch_size=2)
-    row = Batch(one.logits[1:], torch.tensor([7], dtype=torch.int32), one.p[1:] - 0.25, one.q[1:])  # type: ignore[index]
-    assert row.q is not None
-    device = row.to("npu")
-    assert device.q is not None
-    batch = Batch(device.logits.expand(6, -1), device.k.expand(6), device.p.expand(6), device.q.expand(6, -1))
-    result = batch.sample()
-    expected = row.expected()
-    assert result.logits_select_idx.tolist() == expected.logits_select_idx.tolist() * 6
-    assert result.logits_top_kp_select is not None
-    assert expected.logits_top_kp_select is not None
-    assert torch.equal(result.logits_top_kp_select.cpu(), expected.logits_top_kp_select.expand(6, -1))
+def test_rows_that_are_one_in_memory(route: str) -> None:
+    host = make_batch(batch_size=2).each(lambda tensor: tensor[1:])
+    batch = host.to("npu").each(lambda tensor: tensor.expand(6, *tensor.shape[1:]))
+    check_equal(batch.sample(), host.each(lambda tensor: tensor.repeat(6, *[1] * (tensor.dim() - 1))).expected())
 
 
 def test_single_entry_and_empty_batch(route: str, emulated: None) -> None:
     batch = make_batch(vocab_size=1).to("npu")
     assert batch.sample().logits_select_idx.tolist() == [0] * 8
     with hostcann.profile() as counted:
-        empty = Batch(*(tensor[:0] for tensor in (batch.logits, batch.k, batch.p, batch.q)))  # type: ignore[index]
-        result = empty.sample()
+        result = batch.each(lambda tensor: tensor[:0]).sample()
     assert result.logits_select_idx.shape == (0,)
-    assert result.logits_top_kp_select is not None
     assert result.logits_top_kp_select.shape == (0, 1)
     assert aclnn_name() not in counted.launches
 

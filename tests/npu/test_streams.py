@@ -24,12 +24,8 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def produce(batch: Batch) -> Batch:
-    """The same batch, whose logits and noise are results of operators that are still queued."""
-    assert batch.q is not None
-    assert batch.min_p is not None
-    logits, q = batch.logits.to("npu"), batch.q.to("npu")
-    k, p, min_p = (tensor.to("npu") + 0 for tensor in (batch.k, batch.p, batch.min_p))
-    return Batch(logits.neg().neg(), k, p, q.add(0.0), min_p)
+    """The same batch, whose tensors are results of operators that are still queued."""
+    return batch.to("npu").each(lambda tensor: tensor.neg().neg())
 
 
 def check_after_queued_operators() -> None:
