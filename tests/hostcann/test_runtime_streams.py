@@ -1,6 +1,5 @@
 """Streams and events at the C level."""
 
-import pytest
 from activation_programs import needs_hostcann
 from runtime_programs import check
 
@@ -59,18 +58,17 @@ def test_a_lazy_stream_runs_nothing_until_something_synchronises():
 
 
 def test_a_missing_wait_between_streams_shows_in_delayed_mode():
-    """The delay is longer than any other process keeps this one waiting."""
     check("""
         start()
         first, second = stream(), stream()
         a, data, back = malloc(8), pinned(b"12345678"), pinned(b"........")
         ok("aclrtMemsetAsync", a, size_t(8), 0, size_t(8), second)
         ok("aclrtSynchronizeStream", second)
-        mode("delayed", 3000)
+        mode("delayed", 2000)
         copy(a, data, 8, H2D, first)
         fails(507046, "not done within 0 ms", "aclrtSynchronizeStreamWithTimeout", first, 0)
         assert read(a, 8) == bytes(8)
-        ok("aclrtSynchronizeStreamWithTimeout", first, 60000)
+        ok("aclrtSynchronizeStreamWithTimeout", first, 50000)
         assert read(a, 8) == b"12345678"
     """)
 
@@ -121,14 +119,14 @@ def test_elapsed_time_needs_complete_events_with_a_timeline():
     check("""
         start()
         queue, begin, end, plain, milliseconds = stream(), event(), event(), event(1), ctypes.c_float()
-        mode("delayed", 20)  # before each task, and no shorter where others keep the processors busy
+        mode("delayed", 20)
         ok("aclrtRecordEvent", begin, queue)
         ok("aclrtRecordEvent", end, queue)
         ok("aclrtRecordEvent", plain, queue)
         fails(107006, "or not complete", "aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, event())
         ok("aclrtSynchronizeDevice")
         ok("aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, end)
-        assert 10 < milliseconds.value < 10000
+        assert 10 < milliseconds.value < 50000
         fails(107006, "ACL_EVENT_TIME_LINE", "aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, plain)
     """)
 
