@@ -163,14 +163,14 @@ class Tensor:
 
 @dataclass
 class Arguments:
-    """The arguments of phase 1; None is a null tensor."""
+    """The arguments of phase 1: tensors, of which each may be None for a null pointer, and options."""
 
-    logits: Tensor | None
-    k: Tensor | None
-    p: Tensor | None
-    q: Tensor | None
-    ids: Tensor | None
-    kept: Tensor | None
+    logits: Any
+    k: Any
+    p: Any
+    q: Any
+    ids: Any
+    kept: Any
     eps: float = 1e-8
     is_need_logits: bool = True
     top_k_guess: int = 32
@@ -194,9 +194,9 @@ class Arguments:
 class ArgumentsV2(Arguments):
     """Those of aclnnTopKTopPSampleV2."""
 
-    min_p: Tensor | None = None
-    dense_ids: Tensor | None = None
-    dense_weights: Tensor | None = None
+    min_p: Any = None
+    dense_ids: Any = None
+    dense_weights: Any = None
     ks_max: int = 1024
     input_is_logits: bool = True
     is_need_sample_result: bool = False
@@ -379,6 +379,4 @@ class Device:
         """
         check(self.launch(self.plan(arguments)), arguments.operator)
         check(self.synchronize(), "aclrtSynchronizeStream")
-        assert arguments.ids is not None
-        assert arguments.kept is not None
         return arguments.ids.numpy(), arguments.kept.numpy()

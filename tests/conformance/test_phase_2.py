@@ -50,10 +50,7 @@ def test_two_executors_at_a_time(device: Device, operator: str) -> None:
     for plan in reversed(plans):
         assert device.launch(plan) == abi.SUCCESS
     assert device.synchronize() == abi.SUCCESS
-    assert first.ids is not None
-    assert second.ids is not None
     assert (first.ids.numpy().tolist(), second.ids.numpy().tolist()) == ([1], [1])
-    assert second.kept is not None
     assert second.kept.numpy()[0, [1, 4]].tolist() == [3.0, 3.0]
 
 
@@ -64,7 +61,6 @@ def test_tensors_may_go_once_phase_2_has_returned(device: Device, operator: str)
         assert tensor.destroy() == abi.SUCCESS
     device.forget(*arguments.tensors())
     assert device.synchronize() == abi.SUCCESS
-    assert arguments.ids is not None
     assert arguments.ids.numpy().tolist() == [1]
 
 

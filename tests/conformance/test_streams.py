@@ -23,13 +23,12 @@ def test_modes_give_the_same_results() -> None:
                 control.set_stream_mode(mode)
             batches = [device.arguments([row.logits], [row.k], [row.p], [row.q]) for row in rows]
             for arguments in batches:
-                assert arguments.ids is not None
                 arguments.ids.buffer.write(np.array([-5]))
                 check(device.launch(device.plan(arguments)), "aclnnTopKTopPSample")
             if mode is None or mode == "lazy":
-                assert [arguments.ids.numpy().tolist() for arguments in batches if arguments.ids] == [[-5]] * len(rows)
+                assert [arguments.ids.numpy().tolist() for arguments in batches] == [[-5]] * len(rows)
             check(device.synchronize(), "aclrtSynchronizeStream")
-            tokens = [int(arguments.ids.numpy()[0]) for arguments in batches if arguments.ids is not None]
+            tokens = [int(arguments.ids.numpy()[0]) for arguments in batches]
             assert tokens == [row.token for row in rows]
     control.check_violations()
 
@@ -37,7 +36,6 @@ def test_modes_give_the_same_results() -> None:
 def test_tasks_of_a_stream_run_in_order(device: Device) -> None:
     batches = [device.arguments([row], [1], [NO_P]) for row in ([9.0, 0.0], [0.0, 9.0])]
     ids = batches[0].ids
-    assert ids is not None
     batches[1].ids = ids
     for order in ((0, 1), (1, 0), (0, 1, 0, 1)):
         for index in order:
@@ -52,7 +50,7 @@ def test_device_synchronisation_waits_for_every_stream(device: Device) -> None:
     for stream, arguments in zip(streams, batches, strict=True):
         check(device.launch(device.plan(arguments), stream=stream), "aclnnTopKTopPSample")
     check(acl.aclrtSynchronizeDevice(), "aclrtSynchronizeDevice")
-    assert [arguments.ids.numpy().tolist() for arguments in batches if arguments.ids is not None] == [[1]] * 4
+    assert [arguments.ids.numpy().tolist() for arguments in batches] == [[1]] * 4
     for stream in streams[1:]:
         check(acl.aclrtDestroyStream(stream), "aclrtDestroyStream")
 

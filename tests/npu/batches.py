@@ -85,13 +85,16 @@ SCENARIO_MIN_P = (0.1, 0.0, -1.0, 0.2, 0.0, 0.01, 0.5, 0.3)
 
 @dataclass(frozen=True)
 class Batch:
-    """The operator's arguments, all on one device. The first operator leaves out min_p, a sample result q."""
+    """The operator's arguments, all on one device. The first operator leaves out min_p, a sample result q.
+
+    Either may be None.
+    """
 
     logits: torch.Tensor
     k: torch.Tensor
     p: torch.Tensor
-    q: torch.Tensor | None
-    min_p: torch.Tensor | None = None
+    q: Any
+    min_p: Any = None
 
     @property
     def noise(self) -> torch.Tensor | None:

@@ -78,7 +78,6 @@ def check_scenarios(dtypes: Sequence[torch.dtype]) -> int:
 def check_options() -> None:
     """With small noise, eps decides the draw."""
     batch = make_batch(seed=23, vocab_size=4000)
-    assert batch.q is not None
     batch = Batch(batch.logits, batch.k, batch.p, batch.q * 1e-3, batch.min_p).to("npu")
     for eps, top_k_guess in itertools.product((1e-8, 1e-3, 0.5), (1, 32, 5000)):
         check_same(batch, True, eps=eps, top_k_guess=top_k_guess)
