@@ -1,5 +1,6 @@
 """Calls both bindings through torch_npu once in every way that allocates or fails; for `run_sanitized.py`."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,59 +10,33 @@ import torch_npu  # noqa: F401  registers the device
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
-from ascend_sample.npu.operators import OPERATORS
-from tests.conformance.hand_worked import SCENARIOS
+from tests.npu.batches import SAMPLE, VARIANTS, aclnn_name, check_equal, make_batch, use_variant
+from tests.npu.conftest import ROUTES
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def check_scenarios(backend: str, dtype: torch.dtype) -> None:
-    """Every scenario, with rows that draw and rows that do not."""
-    for draws in (True, False):
-        rows = [row for row in SCENARIOS if (row.q is not None) == draws]
-        logits = torch.tensor([row.logits for row in rows], dtype=dtype).npu()
-        k = torch.tensor([row.k for row in rows], dtype=torch.int32).npu()
-        p = torch.tensor([row.p for row in rows], dtype=dtype).npu()
-        q = torch.tensor([row.q for row in rows]).npu() if draws else None
-        with ascend_sample.use_backend(backend):
-            for view in (logits, logits.t().contiguous().t()):
-                result = ascend_sample.top_k_top_p_sample(view, k, p, q, is_need_logits=True)
-                assert result.logits_select_idx.tolist() == [row.token for row in rows]
+def check_results(variant: str) -> None:
+    """With noise and without, in two layouts."""
+    for dtype, with_q in itertools.product(DTYPES[: 2 if variant == SAMPLE else 3], (True, False)):
+        host = make_batch(dtype=dtype, with_q=with_q)
+        batch = host.to("npu")
+        for layout in (batch, batch.each(lambda tensor: tensor.t().contiguous().t() if tensor.dim() == 2 else tensor)):
+            check_equal(layout.sample(), host.expected())
 
 
-def check_second_operator(backend: str, dtype: torch.dtype) -> None:
-    """As the reference says, with min-p, with and without the sample result."""
-    rows = SCENARIOS
-    logits = torch.tensor([row.logits for row in rows], dtype=dtype)
-    k = torch.tensor([row.k for row in rows], dtype=torch.int32)
-    p, min_p = torch.tensor([row.p for row in rows], dtype=dtype), torch.linspace(-0.1, 1.1, len(rows)).to(dtype)
-    q = torch.rand(logits.shape) + 0.1
-    for noise, dense in ((q, False), (None, True)):
-        results = []
-        for device, route in (("npu", backend), ("cpu", "reference")):
-            tensors = [None if tensor is None else tensor.to(device) for tensor in (logits, k, p, noise, min_p)]
-            with ascend_sample.use_backend(route):
-                results.append(
-                    ascend_sample.top_k_top_p_sample_v2(*tensors, is_need_logits=True, is_need_sample_result=dense)
-                )
-        actual, expected = results
-        assert actual.logits_select_idx.tolist() == expected.logits_select_idx.tolist()
-        assert torch.equal(actual.logits_top_kp_select.cpu(), expected.logits_top_kp_select)
-        if dense:
-            assert torch.allclose(actual.logits_sort_masked.cpu(), expected.logits_sort_masked)
-
-
-def check_fault(backend: str, site: str, operator: str = "top_k_top_p_sample") -> None:
+def check_fault(site: str) -> None:
     """An injected fault is an error of the call or of the synchronisation, and the device goes on."""
-    logits = torch.zeros(2, 8, dtype=torch.float16).npu()
+    batch = make_batch().to("npu")
     torch.npu.synchronize()
-    hostcann.inject(site, OPERATORS[operator].name)
+    hostcann.inject(site, aclnn_name())
     try:
-        with ascend_sample.use_backend(backend):
-            getattr(ascend_sample, operator)(logits, 4, 0.5)
+        batch.sample()
         torch.npu.synchronize()
     except RuntimeError as error:
-        print(f"{backend}, {site}: {str(error).splitlines()[0]}")
+        print(f"{site}: {str(error).splitlines()[0]}")
     else:
-        raise AssertionError(f"{backend}: the fault in {site} was not reported")
+        raise AssertionError(f"the fault in {site} was not reported")
     finally:
         hostcann.clear_faults()
 
@@ -76,19 +51,13 @@ def check_libraries_are_those_to_test(package: Path) -> None:
 
 
 def main() -> None:
-    """Both bindings; what fails in the task queue comes last, because the queue does not recover."""
-    for backend in ("aclnn", "cffi"):
-        for dtype in (torch.float16, torch.bfloat16):
-            check_scenarios(backend, dtype)
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            check_second_operator(backend, dtype)
-        for site in ("phase1", "workspace"):
-            for operator in OPERATORS:
-                check_fault(backend, site, operator)
-        check_scenarios(backend, torch.float16)
-    for operator in OPERATORS:
-        check_fault("cffi", "phase2", operator)
-    check_scenarios("cffi", torch.float16)
+    """What fails in the task queue is left out: the queue does not recover."""
+    for route, variant in itertools.product(ROUTES, VARIANTS):
+        with ascend_sample.use_backend(route), use_variant(variant):
+            check_results(variant)
+            for site in ("phase1", "workspace", *["phase2"] * (route == "cffi")):
+                check_fault(site)
+            check_results(variant)
     torch.npu.synchronize()
     scratch.release()
     torch.npu.empty_cache()

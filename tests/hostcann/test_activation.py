@@ -53,6 +53,7 @@ def test_run_gives_a_plain_import_torch_its_npu():
     assert output(run(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")) == "True 3.0"
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_env_prints_what_a_shell_needs():
     lines = output(run_python_warm("-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
@@ -60,6 +61,7 @@ def test_env_prints_what_a_shell_needs():
     assert output(run_command("sh", "-c", f"{lines}\n{sys.executable} -c '{program}'")) == "Ascend910B1"
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_importing_torch_npu_prints_nothing():
     program = "import torch, torch_npu; torch.npu.get_device_properties(0)"

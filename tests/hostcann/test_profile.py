@@ -104,6 +104,7 @@ def test_counts_and_lines_of_a_program_by_hand(tmp_path):
     }
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_a_library_that_is_installed_has_no_lines_and_others_have(tmp_path):
     installed = tmp_path / "site-packages" / "installed.py"
@@ -159,6 +160,7 @@ def test_threads_have_their_lines_and_those_of_autograd_none(tmp_path):
     assert found.keys() == {3, 6, 12, 13, 14, NO_LINE}
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_threads_that_wait_under_torchs_mutex_do_not_hang(tmp_path):
     """empty_cache() waits for events with the allocator's mutex, which a thread with the GIL may want."""
@@ -227,6 +229,7 @@ def test_bytes_are_those_that_an_operator_touches(tmp_path):
     assert {line: (found[line]["launches"], found[line]["read"], found[line]["written"]) for line in touched} == touched
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_nothing_changes_with_the_task_queue_but_lines_of_copies(tmp_path):
     """The command line switches it off; inside a program it may be on."""

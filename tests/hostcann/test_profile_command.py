@@ -92,6 +92,7 @@ def test_all_processes_of_a_program_are_counted(tmp_path):
     assert profile_of(tmp_path, program)["by_line"][2]["launches"] == 3
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_workers_that_multiprocessing_forks_are_counted(tmp_path):
     """They end by os._exit."""
@@ -129,6 +130,7 @@ def test_wrong_arguments_are_refused_before_the_program_runs(capfd):
         assert said.startswith(f"hostcann profile: {option} {message}")
 
 
+@pytest.mark.long
 @needs_torch_npu
 def test_a_process_that_was_killed_while_it_wrote_is_left_out_by_name(tmp_path):
     program = """\
@@ -147,6 +149,7 @@ def test_a_process_that_was_killed_while_it_wrote_is_left_out_by_name(tmp_path):
     assert "hostcann profile: 2.json is left out, which cannot be read: " in done.stderr
 
 
+@pytest.mark.long
 def test_the_name_of_a_file_need_not_be_text_of_the_locale(tmp_path):
     program = tmp_path / "gr\u00f6\u00dfe.py"
     program.write_text(
@@ -161,6 +164,7 @@ def test_the_name_of_a_file_need_not_be_text_of_the_locale(tmp_path):
     assert b"gr\\udcc3\\udcb6\\udcc3\\udc9fe.py:3  " in done.stderr
 
 
+@pytest.mark.long
 def test_a_program_may_remove_the_working_folder(tmp_path):
     (tmp_path / "here").mkdir()
     command = [sys.executable, "-m", "ascend_sample.hostcann", "profile", "--json", "profile.json", "rmdir", "../here"]
@@ -170,6 +174,7 @@ def test_a_program_may_remove_the_working_folder(tmp_path):
     assert "hostcann profile: profile.json was not written: " in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_ends_the_command_ends_the_program(number):
     code = (

@@ -1,0 +1,200 @@
+"""Programs for torchrun, on HCCL beside gloo. Each rank prints a line when all is well.
+
+python -m torch.distributed.run --nproc_per_node=3 torch_ranks.py collectives 1 3 257
+python -m torch.distributed.run --nproc_per_node=2 torch_ranks.py captured
+python -m torch.distributed.run --nproc_per_node=2 torch_ranks.py training FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+import torch_npu  # noqa: F401
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ascend_sample import hostcann
+
+INTEGERS = (torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+REDUCED = (torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32)
+"""What torch_npu reduces; float64 is refused by its own check."""
+OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MAX, dist.ReduceOp.MIN)
+
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+# ---- each collective gives what gloo gives ----
+
+Make = Callable[[int], Tensor]
+"""Makes a tensor of so many elements on a device: small integers, different on each rank, so that sums and products
+of them are exact in every dtype."""
+
+
+def all_reduce(make: Make, size: int, operation: dist.ReduceOp) -> list[Tensor]:
+    tensor = make(size)
+    dist.all_reduce(tensor, operation)
+    return [tensor]
+
+
+def reduce(make: Make, size: int, operation: dist.ReduceOp) -> list[Tensor]:
+    tensor = make(size)
+    dist.reduce(tensor, ranks - 1, operation)
+    return [tensor] if rank == ranks - 1 else []
+
+
+def reduce_scatter(make: Make, size: int) -> list[Tensor]:
+    result = torch.empty_like(make(size))
+    dist.reduce_scatter_tensor(result, make(size * ranks))
+    return [result]
+
+
+def all_gather(make: Make, size: int) -> list[Tensor]:
+    results = [torch.empty_like(make(size)) for _ in range(ranks)]
+    dist.all_gather(results, make(size))
+    return results
+
+
+def broadcast(make: Make, size: int) -> list[Tensor]:
+    tensor = make(size)
+    dist.broadcast(tensor, 1 % ranks)
+    return [tensor]
+
+
+def scatter(make: Make, size: int) -> list[Tensor]:
+    result = torch.empty_like(make(size))
+    dist.scatter(result, list(make(size * ranks).chunk(ranks)) if rank == 0 else None, 0)
+    return [result]
+
+
+def all_to_all(make: Make, size: int) -> list[Tensor]:
+    """Uneven parts: rank r sends r + 1 + its own number of elements to rank r."""
+    parts = [size + other + rank for other in range(ranks)]
+    received = torch.empty_like(make(sum(parts)))
+    dist.all_to_all_single(received, make(sum(parts)), parts, parts)
+    return [received]
+
+
+def point_to_point(make: Make, size: int) -> list[Tensor]:
+    """A ring: even ranks send first."""
+    received, sent = torch.empty_like(make(size)), make(size)
+    steps = [lambda: dist.send(sent, (rank + 1) % ranks), lambda: dist.recv(received, (rank - 1) % ranks)]
+    for step in steps if rank % 2 == 0 else reversed(steps):
+        step()
+    return [received]
+
+
+def batched(make: Make, size: int) -> list[Tensor]:
+    received, sent = torch.empty_like(make(size)), make(size)
+    sends, receives = (rank + 1) % ranks, (rank - 1) % ranks
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, sent, sends), dist.P2POp(dist.irecv, received, receives)]
+    ):
+        work.wait()
+    return [received]
+
+
+def agree(call: Callable[..., list[Tensor]], size: int, dtype: torch.dtype, *arguments: object) -> None:
+    """Calls on both devices and compares bits."""
+
+    def make(count: int) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * rank + count)
+        largest = 2 if dtype in (torch.bool, torch.int8, torch.uint8) else 4
+        return torch.randint(0, largest, (count,), generator=generator).to(dtype)
+
+    expected = call(make, size, *arguments)
+    found = [tensor.cpu() for tensor in call(lambda count: make(count).npu(), size, *arguments)]
+    for left, right in zip(expected, found, strict=True):
+        if left.dtype != right.dtype or not torch.equal(left, right):
+            name = f"{call.__name__} of {size} {dtype}, {arguments}"
+            raise AssertionError(f"rank {rank}: {name}: hccl {right.tolist()}, gloo {left.tolist()}")
+
+
+def check_collectives(*sizes: str) -> str:
+    count = 0
+    for size in map(int, sizes):
+        for dtype in REDUCED:
+            for operation in OPERATIONS:
+                agree(all_reduce, size, dtype, operation)
+                agree(reduce, size, dtype, operation)
+            agree(reduce_scatter, size, dtype)
+            count += 2 * len(OPERATIONS) + 1
+        for dtype in (*INTEGERS, *FLOATS):
+            for one in (all_gather, broadcast, scatter, all_to_all, point_to_point, batched):
+                agree(one, size, dtype)
+                count += 1
+    dist.barrier()
+    return f"{count} agree"
+
+
+# ---- captured in a graph, replayed with other values, and counted ----
+
+
+def check_captured(size: int = 5, replays: int = 3) -> str:
+    x = torch.zeros(size, device="npu")
+    gathered = torch.zeros(ranks * size, device="npu")
+    dist.all_reduce(x)  # the communicator is made at the first call
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        total = x * 2
+        dist.all_reduce(total)
+        dist.all_gather_into_tensor(gathered, total + rank)
+    with hostcann.profile() as counted:
+        for replay in range(replays):
+            x.fill_(replay + rank)
+            graph.replay()
+            expected = 2.0 * sum(replay + other for other in range(ranks))
+            assert total.tolist() == [expected] * size
+            assert gathered.reshape(ranks, size).T.tolist() == [[expected + other for other in range(ranks)]] * size
+    assert counted.collectives["HcclAllReduce"] == (replays, replays * size * 4, replays * size * 4)
+    assert counted.collectives["HcclAllGather"] == (replays, replays * size * 4, replays * size * 4 * ranks)
+    assert f"{replays} HcclAllGather (60 B sent, 120 B received)" in counted.table()
+    assert counted.as_json()["collectives"]["HcclAllGather"]["sent"] == 60
+    return "replayed"
+
+
+# ---- data-parallel training and a sharded checkpoint ----
+
+
+def trained(device: str, steps: int = 5) -> list[Tensor]:
+    """The parameters after a few steps, each rank with data of its own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).to(device)
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    data = torch.Generator().manual_seed(rank + 1)
+    for _ in range(steps):
+        inputs, targets = torch.randn(6, 8, generator=data), torch.randn(6, 4, generator=data)
+        optimizer.zero_grad()
+        (parallel(inputs.to(device)) - targets.to(device)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def check_training(folder: str) -> str:
+    for found, expected in zip(trained("npu"), trained("cpu"), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    mesh = init_device_mesh("npu", (ranks,))
+    whole = torch.arange(40.0).reshape(10, 4)
+    checkpoint.save({"weight": distribute_tensor(whole.npu(), mesh, [Shard(0)])}, checkpoint_id=folder)
+    state = {"weight": distribute_tensor(torch.zeros(10, 4, device="npu"), mesh, [Shard(1)])}
+    checkpoint.load(state, checkpoint_id=folder)
+    loaded = state["weight"]
+    assert isinstance(loaded, DTensor)
+    assert torch.equal(loaded.full_tensor().cpu(), whole)
+    return "trained and loaded"
+
+
+torch.npu.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("cpu:gloo,npu:hccl")
+checks = {"collectives": check_collectives, "captured": check_captured, "training": check_training}
+done = checks[sys.argv[1]](*sys.argv[2:])
+dist.destroy_process_group()
+# In one write: print writes the end of the line by itself where Python does not buffer, as torchrun starts it.
+sys.stdout.write(f"rank {rank}: {done}\n")
