@@ -308,21 +308,6 @@ def test_wrong_arguments_are_refused_at_the_call(folder: Path) -> None:
     )
 
 
-def test_faults_are_injected_into_collectives(folder: Path) -> None:
-    run(
-        folder,
-        2,
-        """
-        group, on = joined()
-        inject("task", "HcclAllReduce", nth=2)
-        address = all_reduce(group, np.ones(4, np.float32), on)
-        ok("aclrtSynchronizeStream", on)
-        all_reduce(group, np.ones(4, np.float32), on)
-        assert "injected fault: task of HcclAllReduce" in failure(on)
-        """,
-    )
-
-
 def test_a_process_has_one_device_of_those_that_it_is_told_of() -> None:
     check(
         """
