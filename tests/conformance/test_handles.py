@@ -92,9 +92,9 @@ def test_getters_return_what_was_given(device: Device) -> None:
 
 def test_what_cannot_be_counted_is_refused(device: Device) -> None:
     buffer, before = device.buffer(64), control.live()
-    for shape in ([1 << 40, 1 << 40], [-1], [1 << 62]):
+    for shape, strides in (([1 << 40, 1 << 40], None), ([-1], None), ([1 << 62], None), ([1 << 62], [0])):
         with pytest.raises(AssertionError, match="aclCreateTensor"):
-            Tensor(buffer, "float32", shape)
+            Tensor(buffer, "float32", shape, strides)
     assert aclnn.aclCreateScalar(ffi.NULL, DOUBLE) == ffi.NULL
     assert aclnn.aclCreateScalar(ffi.new("double *"), STRING) == ffi.NULL
     assert "string" in recent_message()
