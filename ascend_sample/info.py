@@ -1,4 +1,4 @@
-"""``python -m ascend_sample info``: what is installed and built, what serves each device, and which engines are served."""
+"""``python -m ascend_sample info``: versions, compiled parts, the route of each device, and the engines served."""
 
 from __future__ import annotations
 
