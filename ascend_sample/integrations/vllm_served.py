@@ -44,8 +44,9 @@ def draw_here(
     """
     seed, position = sampler.seed_source.take(len(logits), generators)
     count(len(logits))
-    own: dict[str, Any] = {"keep_ties": sampler.keep_ties, "seed": seed, "position": position}
-    return draw(logits, **parameters, **own, facts=facts, at_nan=at_nan)
+    return draw(
+        logits, **parameters, keep_ties=sampler.keep_ties, seed=seed, position=position, facts=facts, at_nan=at_nan
+    )
 
 
 class Served(NamedTuple):
