@@ -109,6 +109,18 @@ def test_torchs_default_type_changes_nothing(name: str) -> None:
     assert found.sequences_scores.equal(expected.sequences_scores)
 
 
+@pytest.mark.parametrize("name", DRAWING)
+def test_rows_without_a_seed_follow_the_generator_each_by_itself(name: str) -> None:
+    def draw(seed: int) -> list[list[int]]:
+        options: dict[str, Any] = {"params": SamplingParams(), "generator": torch.Generator().manual_seed(seed)}
+        return STRATEGIES[name](model_of(torch.zeros(9, 9)), PROMPTS[[0, 0]], max_new_tokens=9, **options).to_lists()
+
+    first = draw(0)
+    assert first == draw(0)
+    assert first != draw(1)
+    assert first[0] != first[1]
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @EACH
 def test_entries_of_plus_infinity_share_the_mass(name: str, device: str) -> None:

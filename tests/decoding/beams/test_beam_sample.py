@@ -135,18 +135,6 @@ def test_a_stop_token_that_is_named_twice_is_one() -> None:
         assert once.to_lists() == thrice.to_lists()
 
 
-def test_seeds_come_from_the_generator_where_none_is_given() -> None:
-    model, ids = tiny_model(vocab_size=30, sharpness=0.5), torch.tensor([[1, 2]] * 4)
-
-    def drawn(seed: int) -> list[list[int]]:
-        generator = torch.Generator().manual_seed(seed)
-        return beam_sample(model, ids, max_new_tokens=5, num_beams=2, generator=generator).to_lists()
-
-    assert drawn(1) == drawn(1)
-    assert drawn(1) != drawn(2)
-    assert len(set(map(tuple, drawn(1)))) > 1, "each prompt must have a seed of its own"
-
-
 def test_processors_come_before_the_filters() -> None:
     def forbid_the_best(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores.masked_fill(scores == scores.amax(dim=1, keepdim=True), -torch.inf)

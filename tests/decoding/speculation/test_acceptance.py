@@ -180,15 +180,6 @@ def test_probabilities_of_strange_rows_on_each_device(device: str) -> None:
         torch.testing.assert_close(before, strange, equal_nan=True, rtol=0, atol=0)
 
 
-def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
-    first, again = (
-        RowSampling([SamplingParams()] * 2, 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed
-        for _ in range(2)
-    )
-    assert first[0] != first[1]
-    assert first.equal(again)
-
-
 def test_what_neither_can_say_is_no_accepted_draft() -> None:
     """A drafter may propose what it says that it never draws: 0 < 0 is false."""
     certain = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])

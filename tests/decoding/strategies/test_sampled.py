@@ -84,17 +84,6 @@ def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
     assert output.lengths.tolist() == [1, 1, 3, 3]
 
 
-def test_unseeded_prompts_follow_the_generator() -> None:
-    def draw(seed: int) -> list[list[int]]:
-        generator = torch.Generator().manual_seed(seed)
-        return sample(COIN, torch.zeros(2, 1, dtype=torch.int64), max_new_tokens=30, generator=generator).to_lists()
-
-    first = draw(0)
-    assert first == draw(0)
-    assert first != draw(1)
-    assert first[0] != first[1]
-
-
 def test_the_joint_distribution_of_two_tokens() -> None:
     table, copies = TABLE.double().exp(), 6_000
     options: dict[str, Any] = {"max_new_tokens": 2, "num_return_sequences": copies}
