@@ -115,7 +115,7 @@ def _common(steps: int) -> dict[str, Any]:
     return {"max_new_tokens": steps, "eos_token_id": STOP}
 
 
-def _speculative(gamma: int, params: SamplingParams, has_model: bool = True) -> Run:
+def speculative(gamma: int, params: SamplingParams, has_model: bool = True) -> Run:
     def run(model: TableModel, prompts: Tensor) -> Any:
         drafter = TableModel(model.vocab_size, model._watch, is_watched=False) if has_model else decoding.NGramDrafter()
         steps = (LAST_PASS + 1) * (gamma + 1)
@@ -147,12 +147,12 @@ RUNS: Final[dict[str, Run]] = {
     ),
     "group_beam_search, 2 groups": _beams(decoding.group_beam_search, num_beam_groups=2, diversity_penalty=0.5),
     "group_beam_search, 4 groups": _beams(decoding.group_beam_search, num_beam_groups=4, diversity_penalty=0.5),
-    "speculative_sample, greedy, gamma 1": _speculative(1, GREEDY),
-    "speculative_sample, greedy, gamma 4": _speculative(4, GREEDY),
-    "speculative_sample, greedy, n-grams": _speculative(4, GREEDY, has_model=False),
-    "speculative_sample, drawn, gamma 1": _speculative(1, DRAWN),
-    "speculative_sample, drawn, gamma 4": _speculative(4, DRAWN),
-    "speculative_sample, drawn, n-grams": _speculative(4, DRAWN, has_model=False),
+    "speculative_sample, greedy, gamma 1": speculative(1, GREEDY),
+    "speculative_sample, greedy, gamma 4": speculative(4, GREEDY),
+    "speculative_sample, greedy, n-grams": speculative(4, GREEDY, has_model=False),
+    "speculative_sample, drawn, gamma 1": speculative(1, DRAWN),
+    "speculative_sample, drawn, gamma 4": speculative(4, DRAWN),
+    "speculative_sample, drawn, n-grams": speculative(4, DRAWN, has_model=False),
 }
 
 

@@ -14,6 +14,7 @@ from ascend_sample.decoding import model as model_module
 from ascend_sample.decoding import sample, sample_and_rank, speculative_sample
 from ascend_sample.decoding.model import StepOutput, entered
 from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
+from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import (
     BEAMS,
@@ -51,8 +52,11 @@ def with_column(value: float, *columns: int) -> Tensor:
     return table
 
 
-def identity(input_ids: Tensor, scores: Tensor) -> Tensor:
-    return scores
+def spoilt_table(value: float) -> Tensor:
+    """Random logits, of which each row has one that is spoilt, at another place."""
+    table, places = random_table(9), torch.arange(9)
+    table[places, places * 2 % 9] = value
+    return table
 
 
 @EACH
@@ -62,21 +66,25 @@ def test_a_row_has_its_texts_and_scores_in_any_batch(name: str) -> None:
     options: dict[str, Any] = {"eos_token_id": [0, 5], **drafted_by(name, tiny_model(vocab_size=11, sharpness=0.7))}
     options |= several(name)
 
-    def search(rows: list[int], input_ids: Tensor, **given: Any) -> tuple[list[list[int]], Tensor]:
-        own = {"params": [MIXED[row] for row in rows]} if name in DRAWING else {}
+    def search(rows: list[int], input_ids: Tensor, **given: Any) -> DecodeOutput:
+        own: dict[str, Any] = {"params": [MIXED[row] for row in rows]} if name in DRAWING else {}
+        own |= {"return_scores": True} if name in BEAMS else {}
         room = [ROOM[row] for row in rows]
-        output = STRATEGIES[name](model, input_ids, max_new_tokens=room, **options, **own, **given)
-        return output.to_lists(), output.sequences_scores
+        return STRATEGIES[name](model, input_ids, max_new_tokens=room, **options, **own, **given)
 
     order = [3, 1, 4, 0, 2]
-    texts, scores = search(order, PROMPTS[order], attention_mask=MASK[order])
-    copies = len(texts) // len(order)
+    together = search(order, PROMPTS[order], attention_mask=MASK[order])
+    copies = len(together.lengths) // len(order)
     for place, row in enumerate(order):
-        alone, score = search([row], PROMPTS[row : row + 1, MASK[row].bool()])
-        here = slice(copies * place, copies * (place + 1))
-        assert alone == texts[here]
-        torch.testing.assert_close(score, scores[here])
-    assert len({len(text) for text in texts}) > 2, "texts must end early"
+        alone, here = (
+            search([row], PROMPTS[row : row + 1, MASK[row].bool()]),
+            slice(copies * place, copies * (place + 1)),
+        )
+        assert alone.to_lists() == together.to_lists()[here]
+        torch.testing.assert_close(alone.sequences_scores, together.sequences_scores[here])
+        if alone.scores is not None and together.scores is not None:
+            torch.testing.assert_close(alone.scores[1], together.scores[1][here])
+    assert len(set(together.lengths.tolist())) > 2, "texts must end early"
 
 
 @EACH
@@ -143,7 +151,7 @@ def test_nan_counts_as_minus_infinity(name: str, device: str) -> None:
     prompts = torch.tensor([[1], [2]], device=device)
     found, expected = (
         STRATEGIES[name](model, prompts, max_new_tokens=4, **drafted_by(name, model), **several(name))
-        for model in (model_of(with_column(value, 3), device) for value in (NAN, -INF))
+        for model in (model_of(spoilt_table(value), device) for value in (NAN, -INF))
     )
     assert found.to_lists() == expected.to_lists()
     assert found.sequences_scores.isfinite().all()
@@ -183,9 +191,12 @@ def test_prompts_whose_beams_find_nothing_later_are_named(name: str, device: str
 @pytest.mark.filterwarnings("ignore:.*some step had no token left:RuntimeWarning")
 def test_where_nothing_is_allowed_all_stop_together(name: str) -> None:
     options: dict[str, Any] = {"logits_processor": [lambda ids, scores: torch.full_like(scores, -INF)]}
+    options |= {"eos_token_id": 0, "return_scores": True}
     found = STRATEGIES[name](model_of(random_table()), PROMPTS, max_new_tokens=6, **options)
     assert found.sequences_scores.isneginf().all()
-    assert found.sequences.shape[1] == 0 or name not in BEAMS
+    if name in BEAMS:
+        assert len(found.scores or ()) == 1, "the search must not go on"
+        assert found.to_lists() == [[]] * len(PROMPTS)
 
 
 def test_masks_leave_nan_alone() -> None:
@@ -325,18 +336,33 @@ def test_a_processor_that_makes_nan_forbids(name: str) -> None:
 
 @PROCESSED
 def test_whoever_looks_at_scores_changes_nothing(name: str, device: str) -> None:
-    """Neither a processor that changes nothing; of beams ties apart, which it breaks by the tokens."""
+    looks: tuple[dict[str, Any], ...]
+    looks = {"return_scores": True}, {"stopping_criteria": [lambda ids, scores: bool(scores[-1].isnan().any())]}
     for spoilt, dtype in ((0.5, torch.float32), (NAN, torch.bfloat16), (INF, torch.float32)):
-        table = random_table(9)
-        table[torch.arange(9), torch.arange(9) * 2 % 9] = spoilt
+        table = spoilt_table(spoilt)
+        table[4:] = table[4:].round()  # many equals
         options: dict[str, Any] = {"max_new_tokens": 4, "eos_token_id": 0, **several(name)}
         model, prompts = model_of(table.to(dtype), device), torch.tensor([[1], [2], [3]], device=device)
         found = STRATEGIES[name](model, prompts, **options)
-        looks: list[dict[str, Any]] = [{"return_scores": True}, {"stopping_criteria": [lambda ids, scores: False]}]
-        for looked in (*looks, *([] if spoilt == INF else [{"logits_processor": [identity]}])):
+        for looked in looks:
             again = STRATEGIES[name](model, prompts, **options, **looked)
-            assert again.to_lists() == found.to_lists(), looked
-            torch.testing.assert_close(again.sequences_scores, found.sequences_scores)
+            assert torch.equal(again.sequences, found.sequences)
+            assert torch.equal(again.sequences_scores, found.sequences_scores)
+            assert name not in BEAMS or torch.equal(again.beam_indices, found.beam_indices)
+
+
+@PROCESSED
+def test_a_processor_that_changes_nothing_finds_the_same(name: str, device: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        model, prompts = model_of(spoilt_table(NAN).to(dtype), device), torch.tensor([[1], [2], [3]], device=device)
+        found, again = (
+            STRATEGIES[name](
+                model, prompts, max_new_tokens=5, eos_token_id=0, logits_processor=processors, **several(name)
+            )
+            for processors in ([], [lambda input_ids, scores: scores])
+        )
+        assert again.to_lists() == found.to_lists()
+        assert torch.equal(again.sequences_scores, found.sequences_scores)
 
 
 @PROCESSED
@@ -345,7 +371,7 @@ def test_a_criterion_sees_the_scores_of_its_step(name: str) -> None:
         seen: list[tuple[int, tuple[Tensor, ...]]] = []
 
         def look(input_ids: Tensor, scores: tuple[Tensor, ...], seen: Any = seen) -> bool:
-            seen.append((input_ids.shape[1] - 1, scores))
+            seen.append((input_ids.shape[1] - 1, tuple(step.clone() for step in scores)))
             return False
 
         options: dict[str, Any] = {"max_new_tokens": 3, "stopping_criteria": [look], "return_scores": is_kept}
@@ -354,6 +380,8 @@ def test_a_criterion_sees_the_scores_of_its_step(name: str) -> None:
         assert all(len(scores) == (length if is_kept else 1) for length, scores in seen)
         assert {(step.dtype, step.shape[1]) for _, scores in seen for step in scores} == {(torch.float32, 9)}
         assert (found.scores is not None) == is_kept
+        for length, scores in (seen[1::2] if name == "group_beam_search" else seen) if is_kept else ():
+            assert torch.equal(scores[-1], (found.scores or ())[length - 1])
 
 
 @PROCESSED

@@ -65,6 +65,11 @@ def test_where_nothing_can_end_early_nothing_is_read(
         assert cost.launches == LAUNCHES[name][0] + 5
 
 
+def test_rounds_without_drafts_wait_no_more(counting: None, npu: str) -> None:
+    _, cost = launch_counts.counted(launch_counts.speculative(0, launch_counts.DRAWN), 100)
+    assert (cost.d2h, cost.waits, cost.h2d) == (1, waits_of_one_read(), 1)
+
+
 def test_each_run_has_its_count_and_what_misses_its_budget_is_named() -> None:
     assert set(RUNS) == set(LAUNCHES)
     missing = {name for name, (launches, budget) in LAUNCHES.items() if launches > budget}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def test_cached_equals_uncached_after_many_operations(
 
 @pytest.mark.parametrize("kind", RAGGED)
 def test_cached_equals_uncached_after_each_operation(kind: str) -> None:
-    for seed, operations in enumerate(ONE_OF_EACH):
+    for operations, seed in itertools.product(ONE_OF_EACH[:2], range(2)):
         compare(kind, operations, 3, 4, seed)
 
 
