@@ -12,7 +12,7 @@ from pathlib import Path
 from activation_programs import LIBRARY
 
 import ascend_sample
-from tests.support.user_process import clean_environment
+from tests.support.user_process import run_command
 
 SOURCES = Path(ascend_sample.__file__).parent.parent / "csrc"
 
@@ -87,16 +87,9 @@ def start():
 """
 
 
-def run(program: str, *, library: Path = LIBRARY, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs PRELUDE, `start()` and the program."""
-    text = PRELUDE + "\n" + textwrap.dedent(program)
-    return subprocess.run(
-        [sys.executable, "-c", text, str(library)],
-        env=clean_environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_command(sys.executable, "-c", f"{PRELUDE}\n{textwrap.dedent(program)}", str(LIBRARY), **variables)
 
 
 def check(program: str, **variables: str) -> None:

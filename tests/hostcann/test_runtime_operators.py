@@ -8,7 +8,7 @@ import pytest
 from activation_programs import LIBRARY, needs_hostcann
 from runtime_programs import SOURCES
 
-from tests.support.user_process import clean_environment
+from tests.support.user_process import run_command
 
 pytestmark = needs_hostcann
 
@@ -112,5 +112,5 @@ def test_the_interface_of_operators(tmp_path):
         cwd=tmp_path,
         check=True,
     )
-    done = subprocess.run([str(program)], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    done = run_command(str(program))
     assert (done.returncode, done.stdout) == (0, "passed\n"), done.stdout + done.stderr
