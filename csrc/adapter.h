@@ -60,6 +60,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);
+  } else if constexpr (kCount == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = arguments;
+    return tie(a, b, c, d, e, f, g, h);
   } else if constexpr (kCount == 9) {
     const auto& [a, b, c, d, e, f, g, h, i] = arguments;
     return tie(a, b, c, d, e, f, g, h, i);

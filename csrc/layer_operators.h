@@ -188,9 +188,10 @@ struct FilterArguments {
 
 struct FilterLogitsArguments {
   static constexpr const char* kName = "filter_logits";
-  static inline const std::string kSchema =
-      std::string("(Tensor logits, ") + ParametersArguments::kSchema +
-      ", bool keep_ties=False, bool is_shifted=False, " + EditsArguments::kSchema + ")";
+  static inline const std::string kSchema = std::string("(Tensor logits, ") +
+                                            ParametersArguments::kSchema +
+                                            ", bool keep_ties=False, bool is_shifted=False, " +
+                                            EditsArguments::kSchema + ", *, bool is_divided=True)";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
   void check() const;
@@ -201,6 +202,7 @@ struct FilterLogitsArguments {
   bool keep_ties;
   bool is_shifted;  // by the maximum, before it is divided
   EditsArguments edits;
+  bool is_divided;  // by the temperature; else the logits are as they were, and not shifted
 };
 
 /// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".
@@ -236,7 +238,7 @@ struct RowLogprobsArguments {
   static constexpr const char* kName = "row_logprobs";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True, "
-      "bool entropy=False, Tensor? named=None)";
+      "bool entropy=False, Tensor? named=None, Tensor? temperature=None)";
   /// float32 and int64 [rows, 1 + count + ids that are named], int64 [rows], float32 [rows], or [0]
   /// where entropies are not wanted.
   static constexpr const char* kResults =
@@ -252,6 +254,9 @@ struct RowLogprobsArguments {
   bool is_normalised;
   bool entropy;
   const std::optional<at::Tensor>& named;  // int64 [rows, ids], whose numbers follow the best ones'
+  // float32 [rows], which numbers are divided by: the order stays that of the logits. 0 counts
+  // as 1.
+  const std::optional<at::Tensor>& temperature;
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.

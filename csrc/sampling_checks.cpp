@@ -275,6 +275,9 @@ void RowLogprobsArguments::check() const {
                       ": named must have one row for each of token_ids (", token_ids.sym_size(0),
                       "), got ", named->sym_size(0), ". Repeat an id where a row names fewer.");
   }
+  if (temperature.has_value()) {
+    check_per_row(kName, *temperature, "temperature", at::kFloat, token_ids.sym_size(0), logits);
+  }
 }
 
 at::Tensor FilterArguments::allocate_outputs() const {

@@ -204,7 +204,7 @@ struct RankingCall {
   int64_t batch_size;
   std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
   int64_t count;                  // 0 to vocab_size
-  float temperature;
+  float temperature;              // of all rows: numbers are those of logits divided by it
   bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
   std::optional<GivenTokens> given;
   float* numbers;                    // [batch_size, width()]
@@ -212,22 +212,29 @@ struct RankingCall {
   std::span<float> entropies;        // [batch_size]; empty: unwanted. Of what is normalised
   std::span<const int64_t> named{};  // [batch_size, named_count]
   int64_t named_count = 0;
+  std::span<const float> temperatures{};  // [batch_size]; empty: that of all rows
 
   int64_t width() const { return count + named_count + (given.has_value() ? 1 : 0); }
+  /// What a row is divided by; a greedy one is not.
+  float divisor(int64_t index) const {
+    const float own = temperatures.empty() ? temperature : temperatures[static_cast<size_t>(index)];
+    return own > 0.0F ? own : 1.0F;
+  }
 };
 
 /// What is written of what the filters keep of a row.
 enum class FilteredForm : uint8_t {
   kProbabilities,  // 0 for the rest
-  kDivided,        // logit / temperature, the logit of a greedy row; -inf for the rest
+  kLogits,         // as they were; -inf for the rest
+  kDivided,        // logit / temperature, the logit of a greedy row; likewise
   kShifted,        // (logit - maximum) / temperature, 0 for +inf; likewise
 };
 
 /// What is ranked of rows as soon as their tokens are drawn, which are those that are given.
 struct RankedDraws {
   RankingCall ranking;
-  const int64_t* places;             // of each row of the batch, its place in the ranking; -1: none
-  std::optional<FilteredForm> form;  // of what is ranked; none: the logits as they came
+  const int64_t* places;  // of each row of the batch, its place in the ranking; -1: none
+  bool is_filtered;       // what edits and filters leave is ranked, not the logits as they came
 };
 
 /// What rows that remember their draws ask: a number for each row of the batch.

@@ -116,12 +116,21 @@ void filter_request(const Row<Type>& row, const Call& call, int64_t index, Filte
   float maximum = scan_status(row).maximum();
   if (maximum == -kInfinity) {
     fill(kept, maximum);
+  } else if (form == FilteredForm::kLogits) {
+    if (write_filtered(row, maximum, arguments, kept, scratch, work)) {
+      write_divided(row, 1.0F, kept);
+    } else if (maximum == kInfinity) {  // top-k keeps what stands beside it
+      std::replace_if(
+          kept.begin(), kept.end(), [](float each) { return each < kInfinity; }, -kInfinity);
+    }
   } else {
     write_scaled(row, maximum, arguments, kept, scratch, work);
   }
   switch (form) {
     case FilteredForm::kProbabilities:
       return normalize_kept(kept, maximum);
+    case FilteredForm::kLogits:
+      return;
     case FilteredForm::kShifted:
       return scale_kept(kept, maximum, 1.0F);
     case FilteredForm::kDivided:
@@ -148,7 +157,7 @@ inline void rank_filtered(const SamplingCall& call, int64_t index, Scratch& scra
                  scratch.reserve(Scratch::kTarget, row.lines() * kLine * sizeof(float)));
              const std::span<float> kept(memory, row.vocab_size());
              with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
-               filter_request(edited, call, index, *call.ranked->form, kept, scratch, work);
+               filter_request(edited, call, index, FilteredForm::kLogits, kept, scratch, work);
              });
              rank_row(Row<Float32>(memory, kept.size(), work.last_chunk), call.ranked->ranking,
                       call.ranked->places[index], scratch, work);
@@ -166,9 +175,8 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
              if (call.ranked != nullptr && call.ranked->places[index] >= 0) {
                // The row is still near to the processor; the draw may have lost its last chunk.
                const int64_t place = call.ranked->places[index];
-               call.ranked->form.has_value()
-                   ? rank_filtered(call, index, scratch)
-                   : rank(call.ranked->ranking, place, place + 1, scratch);
+               call.ranked->is_filtered ? rank_filtered(call, index, scratch)
+                                        : rank(call.ranked->ranking, place, place + 1, scratch);
              }
            });
 }

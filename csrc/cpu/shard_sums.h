@@ -17,7 +17,7 @@ void sum_chunks_of_row(const Row<Type>& row, const ChunksCall& call, int64_t ind
                        Workspace& work) {
   const Groups groups{kChunkLines, work.maxima};
   if (call.distances.empty()) {
-    scan_sum(row, groups, work.chunk_sums);
+    scan_sum<kBlockLines>(row, groups, work.chunk_sums);
   } else {
     scan_distances(row, groups, work.chunk_sums);
     std::copy_n(work.chunk_sums.distances, row.chunks(),

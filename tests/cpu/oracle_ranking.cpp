@@ -31,13 +31,14 @@ std::vector<double> normalised(const std::vector<float>& logits) {
 RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
     : scenario_(std::string("l:") + (row.is_divided ? "t" : "") +
                 (call.given.has_value() ? "+" : "") + (call.is_normalised ? "" : "raw")) {
-  const std::vector<double> all = call.is_normalised
-                                      ? normalised(row.logits)
-                                      : std::vector<double>(row.logits.begin(), row.logits.end());
+  std::vector<double> all = normalised(row.logits);
+  for (size_t id = 0; id < all.size() && !call.is_normalised; ++id) {
+    all[id] = row.order[id] / call.temperature;
+  }
   std::vector<int64_t> order(all.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(), [&row](int64_t one, int64_t other) {
-    return row.logits[static_cast<size_t>(one)] > row.logits[static_cast<size_t>(other)];
+    return row.order[static_cast<size_t>(one)] > row.order[static_cast<size_t>(other)];
   });
   order.resize(static_cast<size_t>(call.count));
   if (call.given.has_value()) {

@@ -103,6 +103,7 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
 Row::Row(const RankingCall& call, int64_t row) {
   load(call.logits, row);
   settle();
+  order = logits;  // also where division makes some equal
   divide(call.temperature);
 }
 

@@ -40,7 +40,7 @@ struct Row {
   bool is_divided = false;            // by a temperature
   bool is_segmented = false;          // q is that of 256 places, then that of segments
   RowStatus status = RowStatus::kOk;  // of a token
-  std::vector<float> order;           // of top-k, where that is not the logits'; else empty
+  std::vector<float> order;           // of top-k and of the best, where not the logits'; else empty
 
  private:
   void load(const Logits& rows, int64_t row);

@@ -116,14 +116,14 @@ BUDGETS = {
     ),
     **{
         f"logprobs = 5{and_ids}, {mode}": Budget(
-            14 + OF_LOGPROBS, memory, (replace(FILTERED, logprobs=5, logprob_ids=ids),), logprobs_mode=mode
+            14 + OF_LOGPROBS + more, memory, (replace(FILTERED, logprobs=5, logprob_ids=ids),), logprobs_mode=mode
         )
         for and_ids, ids in (("", ()), (" and 3 ids", (9, 1, 4)))
-        for mode, memory in (
-            ("raw_logits", FLOAT),
-            ("raw_logprobs", FLOAT),
-            ("processed_logprobs", 2 * FLOAT),  # one of them is the operator's result
-            ("processed_logits", 2 * FLOAT),
+        for mode, memory, more in (
+            ("raw_logits", FLOAT, 0),
+            ("raw_logprobs", FLOAT, 0),
+            ("processed_logprobs", 2 * FLOAT, 1),  # one of them is the operator's result; an order beside it
+            ("processed_logits", 2 * FLOAT, 0),
         )
     },
     # The operator serves some of the rows: no workspace to compare.

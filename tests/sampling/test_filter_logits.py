@@ -68,6 +68,10 @@ def test_keeps_what_torchs_operators_keep(
     found = by_operator(logits, requests, keep_ties, is_shifted)
     assert found.dtype == torch.float32
     assert torch.equal(found, by_torch(logits, requests, keep_ties, is_shifted))
+    undivided = torch.ops.ascend_sample.filter_logits(
+        logits, *columns(requests).values(), keep_ties, is_shifted, is_divided=False
+    )
+    assert torch.equal(undivided, torch.where(found > -torch.inf, logits.float(), -torch.inf))
     torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams, filter_logits
+from ascend_sample.sampling import (
+    Logprobs,
+    LogprobsMode,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    StaticStep,
+    filter_logits,
+)
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.step import logprobs
 from ascend_sample.sampling.step.logprobs import AskingRows, gather_logprobs
@@ -125,6 +134,58 @@ def test_a_best_token_is_the_greedy_one_where_logprobs_are_rounded_to_equals(dev
     assert found.token_ids.tolist() == [[7, 7, 3, 0]]
     assert found.values[0, 1] == found.values[0, 2]
     assert found.ranks.tolist() == [2], "ties share the larger number"
+
+
+NEAR = torch.tensor([[20.0, 1.0, 1.0000001]])
+"""Below the first the others are equal in float32: 19 is as near as that tells."""
+ALIKE: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.5, "top_k": 3},
+    {"logit_bias": {0: 1.0}},
+)
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_logits_that_are_equal_once_they_are_shifted_keep_their_order(device: str, mode: LogprobsMode) -> None:
+    """Alone, in a batch of one kind, in one of several, and in a graph."""
+    params = [SamplingParams(seed=1, logprobs=3, **more) for more in ALIKE]
+    together = reported(NEAR.repeat(len(params), 1), params, device, mode)
+    assert together.token_ids[:, 1:].tolist() == [[0, 2, 1]] * len(params)
+    for request in params:
+        for count in (1, 2):
+            assert reported(NEAR.repeat(count, 1), [request] * count, device, mode).token_ids[-1, 1:].tolist() == [
+                0,
+                2,
+                1,
+            ]
+    step = StaticStep(4, 3, torch.float32, device, logprobs=3, logprobs_mode=mode.value, addends=1)
+    batch = SamplingBatch(3, device)
+    batch.extend(params)
+    step.prepare(batch)
+    step.logits.copy_(NEAR.repeat(len(params), 1))
+    step.run()
+    assert step.logprobs is not None
+    assert step.logprobs.token_ids[:, 1:].tolist() == [[0, 2, 1]] * len(params)
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+@pytest.mark.parametrize("more", [{"temperature": 100.0}, {"temperature": 130.0, "top_k": 60, "top_p": 0.999}, {}])
+def test_numbers_never_ascend_and_ranks_are_those_of_numbers(
+    device: str, mode: LogprobsMode, more: dict[str, Any]
+) -> None:
+    """Of rows with many logits that differ in the last bit: a division makes some equal, a shift others."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 1 + torch.randint(64, (30, 70), generator=generator) * 2.0**-23
+    logits[:, ::9] += 16
+    params = [SamplingParams(seed=row, logprobs=70, **more) for row in range(len(logits))]
+    found = reported(logits, params, device, mode)
+    values = found.values[:, 1:]
+    assert bool((values[:, 1:] <= values[:, :-1]).all())
+    assert torch.equal(found.ranks, (values >= found.values[:, :1]).sum(1))
+    for row, ids, numbers in zip(logits, found.token_ids[:, 1:].tolist(), values, strict=True):
+        kept = int((numbers > -torch.inf).sum())
+        assert ids[:kept] == sorted(ids[:kept], key=lambda token_id: (-row[token_id].item(), token_id))
 
 
 @pytest.mark.parametrize("is_normalised", [True, False])

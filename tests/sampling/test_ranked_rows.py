@@ -16,7 +16,8 @@ import ascend_sample.sampling.step.serving
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.bitmask import placed_bitmask
-from ascend_sample.sampling.step.logprobs import LogprobsMode, processed_logits
+from ascend_sample.sampling.step.distribution import undivided_logits
+from ascend_sample.sampling.step.logprobs import LogprobsMode
 from tests.decoding.planting import faults_beside, planted
 from tests.support.code_paths import assert_same_on_all_code_paths
 
@@ -55,14 +56,23 @@ def logits_of(vocab_size: int, dtype: torch.dtype) -> Tensor:
     return logits.to(dtype)
 
 
-def check(output: SamplerOutput, drawn: Tensor, logits: Tensor, batch: SamplingBatch, is_normalised: bool) -> None:
+def check(
+    output: SamplerOutput,
+    drawn: Tensor,
+    logits: Tensor,
+    batch: SamplingBatch,
+    is_normalised: bool,
+    temperature: Tensor | None = None,
+) -> None:
     """The tokens are those of a step without logprobs; what is reported of them is what one operator says of logits."""
     assert torch.equal(output.token_ids, drawn)
     rows = numpy.flatnonzero(batch.host.logprobs >= 0)
     assert output.logprobs is not None
     assert output.logprobs.rows == rows.tolist()
     there, most = torch.from_numpy(rows), int(batch.host.logprobs.max())
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, there, drawn[there], most, is_normalised)
+    options = (logits, there, drawn[there], most, is_normalised)
+    of_rows = None if temperature is None else temperature[there]
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(*options, temperature=of_rows)
     assert torch.equal(output.logprobs.values.view(torch.int32), values.view(torch.int32))
     assert torch.equal(output.logprobs.token_ids, ids)
     assert torch.equal(output.logprobs.ranks, ranks)
@@ -107,12 +117,12 @@ def check_steps(asking: Callable[[int], int | None], mode: LogprobsMode, dtype: 
         bitmask = torch.full((2, -(-vocab_size // 32)), 0x5A5A5A5A, dtype=torch.int32)
         options: dict[str, Any] = {"bitmask": bitmask, "bitmask_rows": [1, 5]}
         drawn = Sampler()(logits, plain, **options).token_ids
-        reported = logits
+        reported, temperature = logits, None
         if mode.is_processed:
             allowed = placed_bitmask("Sampler", *options.values(), len(batch), vocab_size, batch.device)
             edits = batch.native_edits(allowed)
-            reported = processed_logits(logits, batch.row_parameters(), mode, edits=edits)
-        check(Sampler(mode.value)(logits, batch, **options), drawn, reported, batch, mode.is_normalised)
+            reported, temperature = undivided_logits(logits, batch.row_parameters(), edits=edits), batch.temperature
+        check(Sampler(mode.value)(logits, batch, **options), drawn, reported, batch, mode.is_normalised, temperature)
 
 
 def test_threads_strides_and_rows_alone() -> None:

@@ -124,6 +124,42 @@ def test_named_ids_have_the_numbers_of_all(dtype: torch.dtype, is_normalised: bo
             assert same(Found(*found), Found(values, ids, everything.ranks[places]))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equals_below_the_best(dtype: torch.dtype) -> None:
+    """Sums of equal numbers, which float32 rounds in one direction: one logit, and all others so far below it."""
+    below = torch.cat((torch.linspace(0, 16, 1000), torch.tensor([12.558]))).unsqueeze(1)
+    for vocab_size in (1000, 1024, 5000):
+        logits = -below.repeat(1, vocab_size).to(dtype)
+        logits[:, vocab_size // 3] = 0
+        given = torch.full((len(logits),), vocab_size // 3)
+        check(row_logprobs(logits, given, 2), in_float64(logits, given, 2))
+
+
+@pytest.mark.parametrize("is_normalised", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_temperature_divides_numbers_and_leaves_the_order(dtype: torch.dtype, is_normalised: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = (torch.randn(60, 3000, generator=generator) * 8).to(dtype)
+    logits[3, :9], logits[4, 7] = -torch.inf, torch.nan
+    given = torch.randint(3000, (60,), generator=generator)
+    temperature = torch.rand(60, generator=generator) * 3 + 0.3
+    temperature[::5] = 0  # which counts as 1
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
+        logits, None, given, 1500, is_normalised, temperature=temperature
+    )
+    divided = logits.double() / temperature.double().where(temperature > 0, torch.ones(1))[:, None]
+    expected = in_float64(divided, given, 1500, is_normalised)
+    torch.testing.assert_close(values.double(), expected.values, atol=1e-6, rtol=2**-24)
+    assert torch.equal(ids, in_float64(logits, given, 1500).token_ids)
+    everything = torch.ops.ascend_sample.row_logprobs(
+        logits, None, given, 3000, is_normalised, temperature=temperature
+    )[0]
+    assert torch.equal(ranks, (everything[:, 1:] >= everything[:, :1]).sum(1).where(ranks < 3000, ranks))
+    near = torch.tensor([[20.0, 1.0, 1.0000001]]).repeat(2, 1)
+    found = torch.ops.ascend_sample.row_logprobs(near, None, TWO, 3, is_normalised, temperature=torch.tensor([1.0, 3]))
+    assert found[1].tolist() == [[0, 0, 2, 1]] * 2
+
+
 def special_rows() -> Iterator[list[float]]:
     nan, inf = math.nan, math.inf
     yield [nan, 2.0, nan, 2.0, 1.0]
@@ -335,6 +371,11 @@ TWO = torch.zeros(2, dtype=torch.int64)
             r"named must be between 0 and the vocabulary size of logits \(3\) - 1, got -1. Give ids",
         ),
         (
+            (torch.zeros(2, 3), None, TWO, 1, True, False, None, torch.ones(1)),
+            ValueError,
+            r"temperature must have one value for each row \(2\), got 1",
+        ),
+        (
             (torch.zeros(2, 3), None, TWO + 3, 1),
             ValueError,
             r"token_ids must be between 0 and the vocabulary size of logits \(3\) - 1, got 3. Give ids",
@@ -356,4 +397,4 @@ def test_opcheck() -> None:
     torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3))
     torch.library.opcheck(operator, (torch.randn(2, 30), TWO[:1] + 1, TWO[:1], 0, False))
     torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, True))
-    torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, False, TWO[:, None] + 5))
+    torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, False, TWO[:, None] + 5, torch.ones(2)))

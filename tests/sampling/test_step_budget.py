@@ -55,9 +55,9 @@ def test_with_the_first_operator_alone(counting: None) -> None:
     [
         ("top-k, top-p, temperature", 12),
         ("logprobs = 5, raw_logprobs", 28),
-        ("logprobs = 5, processed_logprobs", 27),
+        ("logprobs = 5, processed_logprobs", 29),
         ("logprobs = 5 and 3 ids, raw_logprobs", 28),
-        ("logprobs = 5 and 3 ids, processed_logprobs", 27),
+        ("logprobs = 5 and 3 ids, processed_logprobs", 29),
         ("logprobs = 5, processed_logits", 27),
     ],
 )

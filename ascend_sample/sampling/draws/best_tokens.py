@@ -73,7 +73,7 @@ def _first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def best_tokens(
     logits: Tensor, count: int, softmax_smoothing: float = 1.0, lanes: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns the most probable tokens of each row, in the order of `best_entries` of the divided logits.
+    """Returns the most probable tokens of each row, in the order of `best_entries` of the logits.
 
     On a CPU a native operator reads the logits once, and no other log-probability is made.
 
@@ -97,8 +97,9 @@ def best_tokens(
         divided = divide(logits.gather(1, tokens), softmax_smoothing)
         return log_probs_below(below(divided, divided.amax(dim=1, keepdim=True)), found[:, :1].neg()), tokens
     divided = divide(logits, softmax_smoothing)
-    best, tokens = best_entries(divided, count, lanes)
-    differences = below(divided, best[:, :1])
+    # A division may make equals of logits that are not.
+    best, tokens = best_entries(divided if softmax_smoothing == 1.0 else without_nan(logits), count, lanes)
+    differences = below(divided, best[:, :1] if softmax_smoothing == 1.0 else divided.gather(1, tokens[:, :1]))
     log_sum = _log_sum(logits, softmax_smoothing, differences)
     return log_probs_below(differences.gather(1, tokens), log_sum), tokens
 

@@ -34,6 +34,7 @@ class Leftover:
         is_filtered: what the filters keep is wanted; else the best of the logits that are drawn from.
         weighing: what a draw by segments lets change the weights.
         status: int8 [rows].
+        logits: floats [rows, vocab_size], those that were drawn from.
         best_ids: int64 [rows, count], the first of the total order.
         base: float32 [rows, 1], as `base_of` has it.
         kept: float32 [rows, vocab_size], logits less their maximum, divided by the temperature, -inf where a filter
@@ -45,9 +46,15 @@ class Leftover:
     is_filtered: bool
     weighing: Weighing | None = None
     status: Tensor = field(init=False)
+    logits: Tensor = field(init=False)
     best_ids: Tensor = field(init=False)
     base: Tensor = field(init=False)
     kept: Tensor = field(init=False)
+
+    @property
+    def reads_logits(self) -> bool:
+        """Tells whether the logits are read again: the draw does not overwrite them."""
+        return self.count > 0
 
     def look_for_best(self, values: Tensor) -> Tensor:
         """Finds the best of float32 logits that are cleaned, and returns the base."""

@@ -91,7 +91,7 @@ def filter_logits(
     if _is_native(logits, filters):
         return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
     scaled = _scaled(logits, filters, keep_ties)
-    divided = logits.float() if temperature is None else logits.float() / _divisor(temperature)
+    divided = logits.float() if temperature is None else logits.float() / divisor_of(temperature)
     return torch.where(scaled > -torch.inf, divided, -torch.inf)
 
 
@@ -105,6 +105,16 @@ def kept_logits(
     if edits:
         return _filtered_natively(logits, parameters.filters(), keep_ties, is_shifted=False, edits=edits)
     return filter_logits(logits, **parameters.filters(), keep_ties=keep_ties)
+
+
+def undivided_logits(
+    logits: Tensor, parameters: RowParameters, keep_ties: bool = False, edits: Mapping[str, Tensor] = NO_EDITS
+) -> Tensor:
+    """Returns the logits of a CPU that `kept_logits` divides by the temperature, as they are, and -inf elsewhere."""
+    filters = parameters.filters()
+    if edits or _is_native(logits, filters):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=False, edits=edits, is_divided=False)
+    return torch.where(_scaled(logits, filters, keep_ties) > -torch.inf, without_nan(logits), -torch.inf)
 
 
 def scaled_logits(
@@ -167,7 +177,7 @@ class Distributions:
         self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
         self.divisor: Tensor | None = None
         if bool(((facts["temperature"] != 1) & ~is_greedy).any()):
-            self.divisor = _divisor(self._own.temperature)
+            self.divisor = divisor_of(self._own.temperature)
         self._exceeded = exceeded(self._own.top_p)
         self._ends: Tensor | None = None
 
@@ -289,8 +299,9 @@ def _filtered_natively(
     keep_ties: bool,
     is_shifted: bool,
     edits: Mapping[str, Tensor] = NO_EDITS,
+    is_divided: bool = True,
 ) -> Tensor:
-    """Does what `filter_logits` does, or `scaled_logits`, by the CPU kernel, with the filters by name that are on."""
+    """Does what `filter_logits` does, `scaled_logits` or `undivided_logits`, by the CPU kernel."""
     columns = []
     for name, off in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
         column = filters.get(name)
@@ -299,7 +310,8 @@ def _filtered_natively(
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)
-    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, keep_ties, is_shifted, **edits)
+    given = (logits, *columns, keep_ties, is_shifted)
+    found: Tensor = torch.ops.ascend_sample.filter_logits(*given, **edits, is_divided=is_divided)
     return found
 
 
@@ -335,10 +347,10 @@ def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor)
         float32 [rows, columns].
     """
     maximum = maximum.clamp(min=-LARGEST)  # which no -inf equals
-    return torch.where(logits == maximum, 0.0, (logits - maximum) / _divisor(temperature))
+    return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor_of(temperature))
 
 
-def _divisor(temperature: Tensor) -> Tensor:
+def divisor_of(temperature: Tensor) -> Tensor:
     """Returns temperatures with 1 for 0, float32 [rows, 1]."""
     return torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
 

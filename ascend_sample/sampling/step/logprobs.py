@@ -14,6 +14,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
+from ascend_sample.sampling.draws.kept_choices import INFINITESIMAL
 from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
@@ -24,8 +25,9 @@ from ascend_sample.sampling.step.distribution import (
     LEAST_SCALED,
     NO_EDITS,
     Distributions,
-    kept_logits,
+    divisor_of,
     scaled_logits,
+    undivided_logits,
 )
 
 NEGLIGIBLE: Final = -200.0
@@ -134,7 +136,7 @@ def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[Asking
 
 
 def gather_logprobs(
-    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, is_scaled: bool = False
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, temperature: Tensor | None = None
 ) -> Logprobs:
     """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
@@ -144,10 +146,11 @@ def gather_logprobs(
 
     Args:
         asking: whose logprobs these are.
-        logits: float32, float16 or bfloat16 [batch, vocab_size], raw or processed; NaN counts as -inf.
+        logits: float32, float16 or bfloat16 [batch, vocab_size]; NaN counts as -inf.
         mode: which numbers are reported of them.
         token_ids: int64 [batch], the sampled ones.
-        is_scaled: the logits come from `Distributions.scaled`, and may be written over.
+        temperature: on a CPU alone, float32 [rows], which numbers are divided by: the order is that of the logits. 0
+            counts as 1. None: 1.
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
@@ -158,17 +161,23 @@ def gather_logprobs(
     token_ids = asking.of_batch(token_ids)
     if logits.is_cpu:
         values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
-            logits, asking.there, token_ids, asking.most, mode.is_normalised, named=asking.named
+            logits,
+            asking.there,
+            token_ids,
+            asking.most,
+            mode.is_normalised,
+            named=asking.named,
+            temperature=temperature,
         )
         return Logprobs(asking.rows, ids, values, ranks)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf, is_scaled)
+    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
-    if mode.is_normalised and not is_scaled:  # else the best is 0 already
-        numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
-    least = LEAST_SCALED if is_scaled else LEAST_SHIFTED
-    return _of_segments(asking, segments, numbers, best_ids, token_ids, least if mode.is_normalised else None)
+    if not mode.is_normalised:
+        return _looked_up(asking, numbers, best_ids, token_ids)
+    numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
+    return _normalised(asking, segments, numbers, best_ids, token_ids, LEAST_SHIFTED)
 
 
 def logprobs_of_leftover(
@@ -178,47 +187,78 @@ def logprobs_of_leftover(
 
     Args:
         asking: all rows of the batch.
-        logits: those that were drawn from; for `LogprobsMode.PROCESSED_LOGPROBS` they may have been overwritten.
+        logits: the model's.
         mode: any but `LogprobsMode.RAW_LOGITS`.
         token_ids: the sampled ones.
         left: what the draw has left for them.
         divisor: float32 [rows, 1], the temperatures.
     """
     if mode.is_processed:
-        found = gather_logprobs(asking, left.kept, mode, token_ids, is_scaled=True)
-        return found if mode.is_normalised else divided_logits(found, logits, divisor)
+        return _of_scaled(asking, left.kept, left.logits, mode, token_ids, divisor)
     segments = _room_for_segments(logits)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     torch.sub(logits, left.base, out=numbers).nan_to_num_(nan=-torch.inf, posinf=0.0, neginf=-torch.inf)
-    return _of_segments(asking, segments, numbers, left.best_ids, token_ids, LEAST_SHIFTED)
+    return _normalised(asking, segments, numbers, left.best_ids, token_ids, LEAST_SHIFTED)
 
 
-def _of_segments(
-    asking: AskingRows, segments: Tensor, numbers: Tensor, best_ids: Tensor, token_ids: Tensor, least: float | None
+def _of_scaled(
+    asking: AskingRows, scaled: Tensor, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, divisor: Tensor | None
 ) -> Logprobs:
-    """Looks numbers of rows up, in few launches.
+    """Looks up what filters keep of rows on a device.
 
     Args:
         asking: whose these are.
-        segments: float32 [rows, segments, ids of a segment]; they may be overwritten.
-        numbers: the part of them that is rows.
+        scaled: float32 [rows, vocab_size], as `Distributions.scaled` has it; it is overwritten.
+        logits: what it was made of.
+        mode: a processed one.
+        token_ids: the sampled ones.
+        divisor: float32 [rows, 1], the temperatures; None where all are 1.
+    """
+    torch.nn.functional.threshold_(scaled, LEAST_SCALED, -torch.inf)  # what stands beside +inf
+    # Scaled logits may be equal where logits are not: the order is that of these.
+    numbers = torch.add(logits, scaled, alpha=INFINITESIMAL)
+    numbers.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    _, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
+    if not mode.is_normalised:
+        numbers = numbers if divisor is None else numbers.div_(divisor)
+        return _looked_up(asking, numbers, best_ids, token_ids)
+    segments = _segments_of(scaled, torch.inf, is_clean=True)
+    return _normalised(asking, segments, segments.flatten(1)[:, : logits.shape[1]], best_ids, token_ids)
+
+
+def _normalised(
+    asking: AskingRows,
+    segments: Tensor,
+    numbers: Tensor,
+    best_ids: Tensor,
+    token_ids: Tensor,
+    least: float | None = None,
+) -> Logprobs:
+    """Does what `_looked_up` does, for the logarithms of probabilities.
+
+    Args:
+        asking: whose these are.
+        segments: float32 [rows, segments, ids of a segment]; they are overwritten.
+        numbers: the part of them that is rows, of which 0 is the largest.
         best_ids: of the best tokens.
         token_ids: the sampled ones.
-        least: the numbers are to be normalised, their largest being 0, and at or below it is what stands beside +inf;
-            None: they are as they are.
+        least: at or below it is what stands beside +inf; None: nothing.
     """
-    if least is not None:
-        # By segments, so that a row is added up in the same way whatever other rows there are.
-        sums = asking.room_for_sums(segments)
-        torch.logsumexp(segments, 2, out=sums[:, :-1])
-        numbers.sub_(sums.logsumexp(1, keepdim=True))
+    # By segments, so that a row is added up in the same way whatever other rows there are.
+    sums = asking.room_for_sums(segments)
+    torch.logsumexp(segments, 2, out=sums[:, :-1])
+    found = _looked_up(asking, numbers.sub_(sums.logsumexp(1, keepdim=True)), best_ids, token_ids)
+    if least is None:
+        return found
+    return found._replace(values=torch.nn.functional.threshold(found.values, least, -torch.inf))
+
+
+def _looked_up(asking: AskingRows, numbers: Tensor, best_ids: Tensor, token_ids: Tensor) -> Logprobs:
+    """Returns the numbers of sampled tokens, of the best, and of those that are named, in few launches."""
     named = () if asking.named is None else (asking.named,)
     ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most], *named), dim=1)
     values = numbers.gather(1, ids)
-    ranks = (numbers >= values[:, :1]).sum(1)
-    if least is not None:
-        values = torch.nn.functional.threshold(values, least, -torch.inf)
-    return Logprobs(asking.rows, ids, values, ranks)
+    return Logprobs(asking.rows, ids, values, (numbers >= values[:, :1]).sum(1))
 
 
 def processed_logprobs(
@@ -239,17 +279,18 @@ def processed_logprobs(
         mode: a processed one.
         token_ids: int64, theirs.
         parameters: theirs.
-        distributions: theirs, on a device whose operators find what is kept; None: `processed_logits` does.
+        distributions: theirs, on a device whose operators find what is kept; None: torch's do.
         keep_ties: as for `Sampler`.
         edits: of these rows, what the CPU kernel does to logits that are there.
     """
     asking = asking._replace(there=None)  # the logits and tokens are of these rows alone
-    if logits.is_cpu and len(logits) > 0:
+    if logits.is_cpu:
         return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
     if distributions is None:
-        return gather_logprobs(asking, processed_logits(logits, parameters, mode, keep_ties), mode, token_ids)
-    found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
-    return found if mode.is_normalised else divided_logits(found, logits, distributions.divisor)
+        scaled, divisor = scaled_logits(logits, parameters, keep_ties), divisor_of(parameters.temperature)
+    else:
+        scaled, divisor = distributions.scaled(logits), distributions.divisor
+    return _of_scaled(asking, scaled, logits, mode, token_ids, divisor)
 
 
 def _processed_in_blocks(
@@ -265,44 +306,20 @@ def _processed_in_blocks(
     rows, vocab_size = logits.shape
     step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
     found = []
-    for start in range(0, rows, step):
+    for start in range(0, max(1, rows), step):
         block = np.arange(start, min(start + step, rows))
         of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
         part = slice(start, start + step)
-        options = (of_block, mode, keep_ties, edits_of_rows(edits, part))
+        kept = undivided_logits(logits[part], of_block, keep_ties, edits_of_rows(edits, part))
         asked = asking if asking.named is None else asking._replace(named=asking.named[part])
-        # Of no name, so that the next block has its memory.
-        found.append(gather_logprobs(asked, processed_logits(logits[part], *options), mode, token_ids[part]))
+        found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))
+        del kept  # the next block has its memory
     if len(found) == 1:
         return found[0]
     return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))
 
 
-def processed_logits(
-    logits: Tensor,
-    parameters: RowParameters,
-    mode: LogprobsMode,
-    keep_ties: bool = False,
-    edits: Mapping[str, Tensor] = NO_EDITS,
-) -> Tensor:
-    """Returns what temperature and filters make of rows, float32 [rows, columns]; normalised ones, but for a shift."""
-    return (scaled_logits if mode.is_normalised else kept_logits)(logits, parameters, keep_ties, edits)
-
-
-def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:
-    """Returns what was found among scaled logits, with the numbers of the logits that were scaled.
-
-    Args:
-        found: by `gather_logprobs`, of scaled logits in a mode that is not normalised.
-        logits: [rows, vocab_size], before they were scaled.
-        divisor: float32 [rows, 1], the temperatures; None where all are 1.
-    """
-    values = logits.gather(1, found.token_ids)
-    values = values.float() if divisor is None else values / divisor
-    return found._replace(values=values.masked_fill_(found.values <= LEAST_SCALED, -torch.inf))
-
-
-def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
+def _segments_of(logits: Tensor, infinity: float, is_clean: bool = False) -> Tensor:
     """Returns rows in segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row.
 
     They are a copy unless the rows are clean and as long as whole segments.

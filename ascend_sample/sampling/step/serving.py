@@ -208,7 +208,8 @@ def serve(
     noise = _noise_of_all(logits[0], placement, position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
     if left is not None:
-        left.status = status
+        left.status, left.logits = status, logits[0]
+        is_read_again |= left.reads_logits
     overwritten = None if is_read_again else edited
     return RowsOutput(_tokens(logits, placement, noise, overwritten, left), status)
 

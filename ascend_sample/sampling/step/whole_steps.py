@@ -201,8 +201,7 @@ class WholeSteps:
             return None
         if not plan.placement.can_leave or mode is LogprobsMode.RAW_LOGITS:
             return None
-        # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
-        if not is_raw and mode is not LogprobsMode.PROCESSED_LOGPROBS:
+        if not is_raw and not mode.is_processed:  # what is reported is not what is drawn from
             return None
         return Leftover(plan.asking.at_least_one, plan.asking.lanes, mode.is_processed)
 

@@ -186,14 +186,13 @@ class LocalPart:
         parts = []
         for chosen in self._plan.places.chosen(rows):
             tensor = self._rows[chosen.tensor]
-            kept, is_unsure[chosen.where] = processed_part(
+            kept, weighed, is_unsure[chosen.where] = processed_part(
                 tensor if chosen.rows is None else tensor[chosen.rows],
                 torch.from_numpy(maxima)[chosen.of_batch],
                 self._plan.parameters.temperature[chosen.of_batch],
                 self._plan.min_p[chosen.of_batch],
-                mode,
             )
-            parts.append(PartOfRows(kept, None, chosen.where))
+            parts.append(PartOfRows(kept, None, chosen.where, weighed))
         return parts, is_unsure
 
     def histograms(self, parts: Sequence[CutRows], search: CutSearch, digit: int) -> Tensor:

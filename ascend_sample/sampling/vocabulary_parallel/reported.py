@@ -38,11 +38,25 @@ class PartOfRows(NamedTuple):
         tensor: floats [rows of the tensor, ids of the part].
         rows: int64, where they are in the tensor; None: as many as it has, in order.
         where: int64, which of the reported rows they are.
+        weighed: floats like the tensor, what sums are made of; None: the tensor.
     """
 
     tensor: Tensor
     rows: Tensor | None
     where: Tensor
+    weighed: Tensor | None = None
+
+
+class Scales(NamedTuple):
+    """What rows are divided by, once their maxima are subtracted where they are normalised.
+
+    Attributes:
+        maxima: float32 [rows], of what is divided.
+        temperature: float32 [rows]; not above 0: 1.
+    """
+
+    maxima: Singles
+    temperature: Singles
 
 
 class Numbers(NamedTuple):
@@ -51,18 +65,21 @@ class Numbers(NamedTuple):
     Attributes:
         maxima: float32 [rows, 1]; None: values are reported as they are.
         log_sums: float64 [rows, 1], of whole rows.
+        divisors: float32 [rows, 1], which values are divided by.
     """
 
     maxima: Singles | None
     log_sums: npt.NDArray[np.float64]
+    divisors: Singles
 
     def of(self, values: Singles) -> Singles:
         """Returns the numbers of values [rows, n], in the arithmetic of the CPU kernel."""
         if self.maxima is None:
-            return values
+            quotients: Singles = values / self.divisors
+            return quotients
         with np.errstate(invalid="ignore", over="ignore"):
             difference = np.where(values == self.maxima, 0.0, values.astype(np.float64) - self.maxima)
-            numbers = (difference - self.log_sums).astype(np.float32)
+            numbers = (difference / self.divisors - self.log_sums).astype(np.float32)
         return np.where(np.isneginf(values), values, numbers)
 
     def last_below(self, values: Singles) -> Singles:
@@ -89,6 +106,7 @@ class ReportedRows:
         is_normalised: logarithms of probabilities are reported.
         token_ids: int64 [rows], the drawn ones.
         entropy: entropies are reported as well, of logarithms of probabilities.
+        scales: of processed rows.
 
     Attributes:
         rows: as given.
@@ -110,8 +128,9 @@ class ReportedRows:
         is_normalised: bool,
         token_ids: Tensor,
         entropy: bool = False,
+        scales: Scales | None = None,
     ) -> None:
-        self.rows, self._has_entropy = rows, entropy
+        self.rows, self._has_entropy, self._scales = rows, entropy, scales
         self._rank, self._ids = rank, range(borders.firsts[rank], borders.ends[rank])
         self._parts, self._dtype, self._most = parts, dtype, most
         self._chunks = Chunks(borders) if is_normalised else None
@@ -145,14 +164,15 @@ class ReportedRows:
         distances = torch.zeros(rows if self._has_entropy else 0, chunks.most_whole, dtype=torch.float32, device="cpu")
         pieces = torch.zeros(rows, chunks.most_in_pieces, dtype=self._dtype, device="cpu")
         for part in self._parts:
+            weighed = part.tensor if part.weighed is None else part.weighed
             if len(whole):
                 columns = slice(whole.start * CHUNK - ids.start, min(whole.stop * CHUNK, ids.stop) - ids.start)
-                found = torch.ops.ascend_sample.chunk_sums(part.tensor[:, columns], part.rows, self._has_entropy)
+                found = torch.ops.ascend_sample.chunk_sums(weighed[:, columns], part.rows, self._has_entropy)
                 maxima[part.where, : len(whole)], sums[part.where, : len(whole)] = found[:2]
                 if self._has_entropy:
                     distances[part.where, : len(whole)] = found[2]
             for piece in chunks.pieces[self._rank]:
-                there = part.tensor[:, piece.ids.start - ids.start : piece.ids.stop - ids.start]
+                there = weighed[:, piece.ids.start - ids.start : piece.ids.stop - ids.start]
                 end = piece.column + len(piece.ids)
                 pieces[part.where, piece.column : end] = there if part.rows is None else there[part.rows]
         return [
@@ -165,7 +185,10 @@ class ReportedRows:
     def take(self, told: Mapping[str, Tensor]) -> None:
         """Takes in what all ranks have told."""
         ranks, rows = len(told["report_values"]), len(self.rows)
-        numbers = Numbers(None, np.empty(0))
+        divisors = np.ones((rows, 1), np.float32)
+        if self._scales is not None:
+            divisors = np.where(self._scales.temperature > 0, self._scales.temperature, 1)[:, None].astype(np.float32)
+        numbers = Numbers(None, np.empty(0), divisors)
         if self._chunks is not None:
             whole = (ranks, rows, self._chunks.most_whole)
             maxima, log_sums, self.entropies = self._chunks.log_sums(
@@ -174,7 +197,8 @@ class ReportedRows:
                 told["report_pieces"].view(ranks, rows, self._chunks.most_in_pieces),
                 told["report_distances"].view(whole) if self._has_entropy else None,
             )
-            numbers = Numbers(maxima.numpy()[:, None], log_sums.numpy()[:, None])
+            of_rows = maxima.numpy() if self._scales is None else self._scales.maxima
+            numbers = Numbers(of_rows[:, None], log_sums.numpy()[:, None], divisors)
         best, best_ids = best_of_ranks(
             told["report_best"].view(ranks, rows, self._most), told["report_best_ids"].view(ranks, rows, self._most)
         )
@@ -226,19 +250,18 @@ def best_of_ranks(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def processed_part(
-    logits: Tensor, maximum: Tensor, temperature: Tensor, min_p: Tensor, mode: LogprobsMode
-) -> tuple[Tensor, Tensor]:
-    """Returns what `processed_logits` makes of parts of rows without top-k and top-p, float32 [rows, ids].
+    logits: Tensor, maximum: Tensor, temperature: Tensor, min_p: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what `undivided_logits` makes of parts of rows without top-k and top-p, float32 [rows, ids].
 
     Args:
         logits: floats [rows, ids], edited.
         maximum: float32 [rows], of the whole rows.
         temperature: float32 [rows] > 0.
         min_p: float32 [rows].
-        mode: a processed one.
 
     Returns:
-        These, and of each row whether a weight is as near to min_p as weights in float32 are to what they should be:
+        These, what sums are made of, which is divided where the temperature is not 1, and of each row whether a weight is as near to min_p as weights in float32 are to what they should be:
         where it lies in a row may then decide.
     """
     values, maximum, limit = without_nan(logits), maximum.unsqueeze(1), min_p.unsqueeze(1)
@@ -248,27 +271,37 @@ def processed_part(
         weights = scaled.exp()
         is_kept &= weights >= limit
         is_unsure = (((weights - limit).abs() <= UNSURE * limit) & (scaled < 0) & (limit > 0)).any(1)
-    numbers = scaled if mode.is_normalised else values / temperature.unsqueeze(1)
-    return numbers.masked_fill_(~is_kept, -torch.inf), is_unsure
+    values.masked_fill_(~is_kept, -torch.inf)
+    scaled.masked_fill_(~is_kept, -torch.inf)
+    return values, torch.where(temperature.unsqueeze(1) == 1, values, scaled), is_unsure
 
 
 def report_kept(
-    rows: Rows, kept: Tensor, ids: Tensor, token_ids: Tensor, vocab_size: int, most: int, mode: LogprobsMode
+    rows: Rows,
+    kept: Tensor,
+    ids: Tensor,
+    token_ids: Tensor,
+    vocab_size: int,
+    most: int,
+    mode: LogprobsMode,
+    temperature: Tensor,
 ) -> Logprobs:
     """Reports rows of which all ranks know what is kept, as if the rest of the vocabulary were there.
 
     Args:
         rows: which rows of the batch.
-        kept: float32 [rows, n], the processed logits of what is kept, -inf for the rest.
+        kept: float32 [rows, n], the logits of what is kept, not divided, -inf for the rest.
         ids: int64 [rows, n].
         token_ids: int64 [rows], the drawn ones.
         vocab_size: of the whole vocabulary.
         most: how many of the best tokens are reported.
         mode: a processed one.
+        temperature: float32 [rows].
     """
     whole = torch.full((len(rows), vocab_size), -torch.inf, dtype=torch.float32, device="cpu")
     whole.scatter_reduce_(1, ids, kept, "amax")  # ids that stand for nothing have -inf
-    values, named, ranks, _ = torch.ops.ascend_sample.row_logprobs(whole, None, token_ids, most, mode.is_normalised)
+    options = (whole, None, token_ids, most, mode.is_normalised)
+    values, named, ranks, _ = torch.ops.ascend_sample.row_logprobs(*options, temperature=temperature)
     return Logprobs(rows.tolist(), named, values, ranks)
 
 

@@ -25,7 +25,8 @@ from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.parameters import RowsOutput
 from ascend_sample.sampling.rows.table import NO_ROWS
-from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode, processed_logits
+from ascend_sample.sampling.step.distribution import undivided_logits
+from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
     Agreement,
@@ -40,7 +41,7 @@ from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
 from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows, native_edits_of
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
-from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, report_kept, without_rows
+from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, Scales, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
 
@@ -270,9 +271,9 @@ class _Step:
             of_rank, is_unsure = self._part.reported(rows, self._mode, maxima)
             dtype = torch.float32 if self._mode.is_processed else self._logits.dtype
             tokens = self._token_ids[torch.from_numpy(rows)]
-            report = ReportedRows(
-                self._borders, rank, rows, of_rank, dtype, self._most_reported, self._mode.is_normalised, tokens
-            )
+            scales = Scales(maxima[rows], self._batch.host.temperature[rows]) if self._mode.is_processed else None
+            options = (dtype, self._most_reported, self._mode.is_normalised, tokens)
+            report = ReportedRows(self._borders, rank, rows, of_rank, *options, scales=scales)
             parts += [*report.told(), Part("is_unsure", torch.bool, is_unsure)]
         told = tell(self._exchange, parts)
         if len(open_rows):
@@ -319,9 +320,9 @@ class _Step:
             return
         here, of_batch = torch.from_numpy(asking), torch.from_numpy(rows[asking])
         parameters = self._batch.row_parameters().of_rows(rows[asking], of_batch)
-        kept = processed_logits(values[here], parameters, self._mode)
-        most, vocab_size, tokens = self._most_reported, self._batch.vocab_size, self._token_ids[of_batch]
-        self._logprobs.append(report_kept(rows[asking], kept, ids[here], tokens, vocab_size, most, self._mode))
+        kept = undivided_logits(values[here], parameters)
+        options = (self._token_ids[of_batch], self._batch.vocab_size, self._most_reported, self._mode)
+        self._logprobs.append(report_kept(rows[asking], kept, ids[here], *options, parameters.temperature))
 
     def _take_best(self, told: Mapping[str, Tensor]) -> None:
         if len(self._plan.greedy):

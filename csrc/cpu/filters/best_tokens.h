@@ -21,31 +21,29 @@ size_t count_infinities(const Row<Type>& row) {
   return count;
 }
 
-/// What is reported of a row's values: they themselves, or the logarithms of their probabilities. A
-/// larger value never has a smaller number.
+/// What is reported of a row's values, divided by a temperature: they themselves, or the logarithms
+/// of their probabilities. A larger value never has a smaller number.
 class Numbers {
  public:
   /// Scans the row, and fills groups.maxima.
   template <typename Type>
-  Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, Workspace& work)
-      : is_normalised_(call.is_normalised) {
-    if (!is_normalised_) {
-      maximum_ = scan_maxima(row, groups);
-      return;
-    }
-    const ChunkSums& chunks = work.chunk_sums;
+  Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, float temperature,
+          Scratch& scratch, Workspace& work)
+      : is_normalised_(call.is_normalised), temperature_(temperature) {
     const bool has_entropy = !call.entropies.empty();
-    const RowSum row_sum =
-        has_entropy ? scan_distances(row, groups, chunks) : scan_sum(row, groups, chunks);
-    const bool is_shared = row_sum.maximum == kInfinity;
-    maximum_ = row_sum.maximum;
-    if (maximum_ == -kInfinity) {
+    if (!is_normalised_ || temperature != 1.0F) {
+      maximum_ = scan_maxima(row, groups);
+    }
+    if (!is_normalised_) {
       return;
     }
-    log_sum_ = std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
-    if (has_entropy) {
-      entropy_ = entropy_of(chunks.maxima, chunks.distances, chunks.exponentials, row.chunks(),
-                            row_sum, log_sum_);
+    if (temperature != 1.0F && std::isfinite(maximum_)) {  // an infinite one decides alone
+      const Groups unread{kChunkLines, work.folded_maxima};
+      add_up(divide(row, maximum_, temperature, scratch, work.last_chunk_of_copy), unread,
+             has_entropy, work);
+    } else {
+      temperature_ = 1.0F;
+      maximum_ = add_up(row, groups, has_entropy, work);
     }
   }
 
@@ -54,16 +52,37 @@ class Numbers {
   float entropy() const { return entropy_; }
 
   float of(float value) const {
-    if (!is_normalised_ || value == -kInfinity) {
+    if (!is_normalised_) {
+      return value / temperature_;
+    }
+    if (value == -kInfinity) {
       return value;
     }
     const double difference = value == maximum_ ? 0.0 : double{value} - maximum_;
-    return static_cast<float>(difference - log_sum_);
+    return static_cast<float>(difference / temperature_ - log_sum_);
   }
 
  private:
+  /// Finds the logarithm of the sum of a row, and its entropy. Returns its maximum.
+  template <typename Type>
+  float add_up(const Row<Type>& row, const Groups& groups, bool has_entropy, Workspace& work) {
+    const ChunkSums& chunks = work.chunk_sums;
+    const RowSum row_sum = has_entropy ? scan_distances(row, groups, chunks)
+                                       : scan_sum<kBlockLines>(row, groups, chunks);
+    const bool is_shared = row_sum.maximum == kInfinity;
+    if (row_sum.maximum > -kInfinity) {
+      log_sum_ = std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
+      if (has_entropy) {
+        entropy_ = entropy_of(chunks.maxima, chunks.distances, chunks.exponentials, row.chunks(),
+                              row_sum, log_sum_);
+      }
+    }
+    return row_sum.maximum;
+  }
+
   bool is_normalised_;
-  float maximum_;
+  float temperature_;
+  float maximum_ = 0;
   double log_sum_ = 0;
   float entropy_ = 0;
 };
@@ -99,8 +118,9 @@ size_t rank_of_value(const Row<Type>& row, const Groups& groups, const Numbers& 
   return hit_above(row, groups, below, work.hits);
 }
 
-/// Writes the numbers and ids of the best. What has no weight follows by ascending id, with -inf.
-/// A token that is given stands before them, those that are named behind.
+/// Writes the numbers and ids of the best, in the order of the logits, whatever the temperature
+/// makes of them. What has no weight follows by ascending id, with -inf. A token that is given
+/// stands before them, those that are named behind.
 template <typename Type>
 void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
               Workspace& work) {
@@ -109,7 +129,7 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
   float* best_numbers = call.numbers + end - call.count;
   int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
-  const Numbers numbers(row, groups, call, work);
+  const Numbers numbers(row, groups, call, call.divisor(index), scratch, work);
   if (!call.entropies.empty()) {
     call.entropies[static_cast<size_t>(index)] = numbers.entropy();
   }
@@ -142,24 +162,10 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
   }
 }
 
-/// Ranks the row divided by the temperature.
-template <typename Type>
-void rank_divided(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
-                  Workspace& work) {
-  if (call.temperature != 1.0F) {
-    const float maximum = scan_status(row).maximum();
-    if (maximum != kInfinity && maximum != -kInfinity) {  // an infinite one decides alone
-      return rank_row(divide(row, maximum, call.temperature, scratch, work), call, index, scratch,
-                      work);
-    }
-  }
-  rank_row(row, call, index, scratch, work);
-}
-
 inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
   for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
-             rank_divided(row, call, index, scratch, work);
+             rank_row(row, call, index, scratch, work);
            });
 }
 

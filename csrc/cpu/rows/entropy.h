@@ -9,17 +9,12 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// The sum of a chunk's weights, as sum_exponentials has it, and how far its logits are below its
-/// maximum: the mean, by weight. That has also what the sum's rounding has taken from its
-/// logarithm.
+/// The sum of a chunk's weights, as sum_exponentials has it by blocks, and how far its logits are
+/// below its maximum: the mean, by weight.
 struct WeighedChunk {
   double sum;
   float distance;
 };
-
-/// Lines whose numbers are added up one after the other: of more of them, float32 would lose 1e-6,
-/// as it may round all of many equal ones in one direction, and what is added to a 1.
-inline constexpr size_t kBlockLines = 8;
 
 /// Of a chunk whose maximum is the reference. A weight below exp(kLeastLogWeight) is as large as
 /// that, here alone, so that products are those of every instruction set; NaN has it too.
@@ -28,34 +23,32 @@ ASCEND_SAMPLE_INLINE WeighedChunk weigh_chunk(const typename Type::Storage* chun
                                               float reference) {
   const Floats shift = splat(reference);
   Line sums{};
-  Line closer_sums{};
   Line products{};
   for (size_t block = 0; block < kChunkLines; block += kBlockLines) {
     Line weights{};
     Line of_block{};
-    const auto add = [&](const Floats& logits, Floats& sum, Floats& weight, Floats& product) {
+    const auto add = [&](const Floats& logits, Floats& weight, Floats& product) {
       const Floats difference = larger(logits - shift, splat(kLeastLogWeight));
       const Floats exponential = exp_not_positive(difference);
-      sum = sum + exponential;
       weight = weight + exponential;
       product = fused(exponential, difference, product);
     };
     for (size_t line = block; line < block + kBlockLines; ++line) {
       prefetch_ahead(chunk + line * kLine);
       const Line logits = Type::load_unordered(chunk + line * kLine);
-      add(logits.first, sums.first, weights.first, of_block.first);
-      add(logits.second, sums.second, weights.second, of_block.second);
+      add(logits.first, weights.first, of_block.first);
+      add(logits.second, weights.second, of_block.second);
     }
-    closer_sums = {closer_sums.first + weights.first, closer_sums.second + weights.second};
+    sums = {sums.first + weights.first, sums.second + weights.second};
     products = {products.first + of_block.first, products.second + of_block.second};
   }
   const double sum = sum_lanes(sums.first + sums.second);
-  const double closer_sum = sum_lanes(closer_sums.first + closer_sums.second);
   const double product = -sum_lanes(products.first + products.second);
-  return {sum, static_cast<float>(product / closer_sum + (closer_sum - sum) / sum)};
+  return {sum, static_cast<float>(product / sum)};
 }
 
-/// scan_sum, with the same bits, which fills the distances too: 0 for chunks without any weight.
+/// scan_sum by blocks, with the same bits, which fills the distances too: 0 for chunks without any
+/// weight.
 template <typename Type>
 RowSum scan_distances(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
   std::fill_n(chunks.distances, row.chunks(), 0.0F);

@@ -176,20 +176,29 @@ ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {
   return static_cast<float>(exp_not_positive(difference) / row_sum.sum);
 }
 
-/// The sum of exp(logit - reference) over a chunk, the reference being its maximum.
-template <typename Type>
+/// Lines whose numbers are added up one after the other where 1e-6 counts: of more of them, float32
+/// would lose that, as it may round all of many equal ones in one direction, and what is added to
+/// a 1.
+inline constexpr size_t kBlockLines = 8;
+
+/// The sum of exp(logit - reference) over a chunk, the reference being its maximum: blocks of so
+/// many lines are added up, and then added.
+template <typename Type, size_t kLines = kChunkLines>
 ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk, float reference) {
   const Floats shift = splat(reference);
   const auto sum_with = [&](auto prepare) {
-    Floats first{};
-    Floats second{};
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      prefetch_ahead(chunk + line * kLine);
-      const Line logits = Type::load_unordered(chunk + line * kLine);
-      first = first + exp_not_positive(prepare(logits.first) - shift);
-      second = second + exp_not_positive(prepare(logits.second) - shift);
+    Line sums{};
+    for (size_t block = 0; block < kChunkLines; block += kLines) {
+      Line of_block{};
+      for (size_t line = block; line < block + kLines; ++line) {
+        prefetch_ahead(chunk + line * kLine);
+        const Line logits = Type::load_unordered(chunk + line * kLine);
+        of_block.first = of_block.first + exp_not_positive(prepare(logits.first) - shift);
+        of_block.second = of_block.second + exp_not_positive(prepare(logits.second) - shift);
+      }
+      sums = {sums.first + of_block.first, sums.second + of_block.second};
     }
-    return sum_lanes(first + second);
+    return sum_lanes(sums.first + sums.second);
   };
   const double sum = sum_with([](const Floats& logits) { return logits; });
   if (sum == sum) [[likely]] {
@@ -234,11 +243,12 @@ RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chu
           add_chunks(chunks.maxima, chunks.sums, row.chunks(), maximum, chunks.exponentials)};
 }
 
-template <typename Type>
+/// By blocks of so many lines: what draws decide by has one block, what is reported has more.
+template <size_t kLines = kChunkLines, typename Type>
 RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
   return scan_sum(row, groups, chunks,
                   [](const typename Type::Storage* chunk, float reference, size_t) {
-                    return sum_exponentials<Type>(chunk, reference);
+                    return sum_exponentials<Type, kLines>(chunk, reference);
                   });
 }
 

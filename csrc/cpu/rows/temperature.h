@@ -36,10 +36,10 @@ inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vo
 }
 
 /// Divides a row whose maximum is finite; -inf divided by +inf is NaN, which counts as -inf too.
-/// The row itself is not to be read any more.
+/// The row itself is not to be read any more where its last chunk is the same.
 template <typename Type>
 Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
-                    Workspace& work) {
+                    float* last_chunk) {
   const size_t padded = row.lines() * kLine;
   auto* values =
       reinterpret_cast<float*>(scratch.reserve(Scratch::kDivided, padded * sizeof(float)));
@@ -51,7 +51,14 @@ Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scra
     store(values + line * kLine, quotient(logits.first));
     store(values + line * kLine + kLanes, quotient(logits.second));
   }
-  return {values, row.vocab_size(), work.last_chunk};
+  return {values, row.vocab_size(), last_chunk};
+}
+
+/// The same, in the place of the row.
+template <typename Type>
+Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
+                    Workspace& work) {
+  return divide(row, maximum, temperature, scratch, work.last_chunk);
 }
 
 /// Subtracts the maximum from logits that are kept, and divides. 0 becomes of the maximum, +inf

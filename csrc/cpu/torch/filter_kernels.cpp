@@ -35,7 +35,9 @@ at::Tensor filter_logits_kernel(const FilterLogitsArguments& arguments) {
   FilteringCall call = filtering_call_of(arguments, reader, kept);
   call.edits = edits_of(FilterLogitsArguments::kName, arguments.logits, arguments.edits, reader);
   call.keeps_ties = arguments.keep_ties;
-  call.form = arguments.is_shifted ? FilteredForm::kShifted : FilteredForm::kDivided;
+  call.form = !arguments.is_divided  ? FilteredForm::kLogits
+              : arguments.is_shifted ? FilteredForm::kShifted
+                                     : FilteredForm::kDivided;
   serve(&Kernel::filter, call);
   return kept;
 }

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kOperator = RowLogprobsArguments::kName;
 
 RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised, entropy, named] = arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy, named, temperature] =
+      arguments;
   arguments.check();
   Reader reader;
   const Range ids_of_vocabulary{.least = 0,
@@ -36,7 +37,8 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                     .token_ids = ids.mutable_data_ptr<int64_t>(),
                     .entropies = written<float>(entropies),
                     .named = named_ids,
-                    .named_count = named.has_value() ? named->size(1) : 0});
+                    .named_count = named.has_value() ? named->size(1) : 0,
+                    .temperatures = reader.numbers<float>(temperature)});
   return {numbers, ids, ranks, entropies};
 }
 

@@ -35,6 +35,11 @@ SampleRankedRowsArguments::Results sample_ranked_rows_kernel(
   const std::vector<int64_t> places = places_of(asked, !asking.has_value(), logits.size(0));
   auto [token_ids, status, numbers, ids, ranks] = arguments.allocate_outputs();
   SamplingCall call = sampling_call_of(arguments, reader, token_ids, status);
+  std::vector<float> temperatures;  // of the rows that ask
+  for (int64_t place = 0; is_processed && place < ranks.size(0); ++place) {
+    const int64_t row = asked.empty() ? place : asked[static_cast<size_t>(place)];
+    temperatures.push_back(call.requests.temperature[row]);
+  }
   const RankedDraws ranked{
       .ranking = {.logits = call.logits,
                   .batch_size = ranks.size(0),
@@ -45,11 +50,10 @@ SampleRankedRowsArguments::Results sample_ranked_rows_kernel(
                   .given = GivenTokens{call.selected, asked, ranks.mutable_data_ptr<int64_t>()},
                   .numbers = numbers.mutable_data_ptr<float>(),
                   .token_ids = ids.mutable_data_ptr<int64_t>(),
-                  .entropies = {}},
+                  .entropies = {},
+                  .temperatures = temperatures},
       .places = places.data(),
-      .form = is_processed
-                  ? std::optional(is_normalised ? FilteredForm::kShifted : FilteredForm::kDivided)
-                  : std::nullopt};
+      .is_filtered = is_processed};
   call.ranked = &ranked;
   serve(&Kernel::sample_requests, call);
   return {token_ids, status, numbers, ids, ranks};
