@@ -48,8 +48,9 @@ class StepModel(Protocol):
 
     `expand`, `reorder` and `rollback` may change the cache in place or return another one; use what they return.
 
-    A model may say more of itself, with two attributes: max_positions, an int, how many tokens a row may have at most;
-    and generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none. It may also be a
+    A model may say more of itself, with three attributes: max_positions, an int, how many tokens a row may have at
+    most; num_embeddings, an int, above all ids that it reads, so that prompts with others are refused; and
+    generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none. It may also be a
     `DraftReader`.
 
     Source: docs/decoding.md, section "Models".

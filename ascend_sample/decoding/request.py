@@ -176,7 +176,9 @@ def check_request(
         shape = list(input_ids.shape)
         remedy = "Give at least one prompt of at least one token; pad shorter ones and pass attention_mask."
         refuse(strategy, "input_ids", "be [batch, length] and not empty", shape, remedy)
-    mask = _checked_mask(strategy, input_ids, attention_mask)
+    most = getattr(model, "num_embeddings", None)
+    is_known = input_ids == input_ids.clamp(0, most - 1 if is_integer(most) else None)
+    mask = _checked_mask(strategy, input_ids, attention_mask, is_known, most)
     encoder = _checked_encoder(strategy, model, input_ids, encoder)
     lengths = _checked_lengths(strategy, input_ids, max_new_tokens)
     defaults = defaults_of(model)
@@ -195,7 +197,7 @@ def check_request(
     device = input_ids.device
     request = Request(
         strategy=strategy,
-        input_ids=input_ids.where(input_ids >= 0, pad_token_id),  # no processor could look up a masked -100
+        input_ids=input_ids.where(is_known, pad_token_id),  # no processor could look up a masked -100
         attention_mask=mask,
         encoder=encoder,
         max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),
@@ -255,7 +257,10 @@ def _advice_on(unknown: Mapping[str, object]) -> str:
     return f"Give it as on_tokens to {STREAMING}." if "streamer" in unknown else "Use one of these names."
 
 
-def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+def _checked_mask(
+    strategy: str, input_ids: Tensor, attention_mask: Tensor | None, is_known: Tensor, num_embeddings: int | None
+) -> Tensor:
+    """Returns the mask, or raises where it is none, or shows the model what it does not know."""
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
     is_tensor = isinstance(attention_mask, Tensor)
@@ -269,18 +274,19 @@ def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | Non
         rule = f"be on the device of input_ids, {input_ids.device}"
         refuse(strategy, "attention_mask", rule, attention_mask.device, "Move it with .to().")
     mask = attention_mask.bool()
-    is_odd, is_negative = attention_mask != mask, (input_ids < 0) & mask
-    of_rows = torch.stack((is_odd.any(dim=1), ~mask.any(dim=1), is_negative.any(dim=1)))
-    odd, empty, negative = ([row for row, it in enumerate(found) if it] for found in of_rows.tolist())
+    is_odd, is_unknown = attention_mask != mask, mask > is_known
+    of_rows = torch.stack((is_odd.any(dim=1), ~mask.any(dim=1), is_unknown.any(dim=1)))
+    odd, empty, unknown = ([row for row, it in enumerate(found) if it] for found in of_rows.tolist())
     if odd:
         value = f"{attention_mask[is_odd].unique().tolist()} in the rows {odd}"
         refuse(strategy, "attention_mask", "be 0 or 1", value, "Give True (1) at tokens and False (0) at padding.")
     if empty:
         remedy = "A prompt needs a token, for example the model's start token."
         refuse(strategy, "attention_mask", "leave each row a token", f"none in the rows {empty}", remedy)
-    if negative:
-        value = f"{input_ids[is_negative].unique().tolist()} in the rows {negative}"
-        refuse(strategy, "input_ids", "be at least 0", value, "Pass attention_mask, with 0 at padding.")
+    if unknown:
+        rule = "be at least 0" if num_embeddings is None else f"be in [0, {num_embeddings}), the model's embeddings"
+        value = f"{input_ids[is_unknown].unique().tolist()} in the rows {unknown}"
+        refuse(strategy, "input_ids", rule, value, "Pass attention_mask, with 0 at padding.")
     return mask
 
 

@@ -12,6 +12,7 @@ from transformers.generation import BaseStreamer
 
 from ascend_sample.decoding import ModelDrafter, StepOutput, beam_search, greedy_search, speculative_sample
 from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.models.transformer_decoder import Decoder, DecoderConfig
 from ascend_sample.decoding.request import check_request
 from tests.decoding.every_strategy import STRATEGIES, WITH_PROCESSORS, model_of
 from tests.decoding.table_models import UNCALLED, WithoutCache, random_table, table_model
@@ -254,3 +255,12 @@ def test_what_a_drafting_model_returns_is_checked() -> None:
 def test_a_prompt_that_the_drafter_alone_cannot_read_is_its_fault() -> None:
     with pytest.raises(ValueError, match=r"^speculative_sample: drafter must be able to read the prompts"):
         speculative_sample(MODEL, IDS, drafter=table_model(TABLE[:2]), max_new_tokens=4)
+
+
+def test_a_prompt_beyond_the_embeddings_is_refused_unless_it_is_padding(device: str) -> None:
+    decoder = Decoder(DecoderConfig(vocab_size=11, hidden_size=8, heads=2, layers=1)).eval().to(device)
+    prompt = torch.tensor([[11, 3, 5]], device=device)
+    with pytest.raises(ValueError, match=r"input_ids must be in \[0, 11\), .* got \[11\] in the rows \[0\]"):
+        greedy_search(decoder, prompt, 2)
+    padded = greedy_search(decoder, prompt, 2, attention_mask=prompt < 11)
+    assert padded.to_lists() == greedy_search(decoder, prompt[:, 1:], 2).to_lists()

@@ -108,6 +108,7 @@ class Decoder(LayeredDecoder):
         super().__init__()
         self.config = config
         self.memory_size = config.memory_size or config.hidden_size
+        self.num_embeddings = config.vocab_size
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         # Vectors have unit length, so that multiplied by sqrt(h) they are as large as the positions are.
         nn.init.normal_(self.embedding.weight, std=config.hidden_size**-0.5)

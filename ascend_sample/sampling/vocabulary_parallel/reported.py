@@ -261,8 +261,8 @@ def processed_part(
         min_p: float32 [rows].
 
     Returns:
-        These, what sums are made of, which is divided where the temperature is not 1, and of each row whether a weight is as near to min_p as weights in float32 are to what they should be:
-        where it lies in a row may then decide.
+        These; the terms of the sums, divided where the temperature is not 1; and for each row whether a weight is as
+        near to min_p as weights in float32 are to what they should be: where it lies in a row may then decide.
     """
     values, maximum, limit = without_nan(logits), maximum.unsqueeze(1), min_p.unsqueeze(1)
     scaled = divided_by_temperature(values, maximum, temperature)
