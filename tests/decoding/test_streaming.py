@@ -130,21 +130,20 @@ def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[st
     given = {name.removeprefix("encoder_"): value for name, value in encoder.items()}
     prompts = torch.tensor([[START]]) if encoder else torch.tensor([[9, 3, 1]])
     inputs = given if encoder else {"input_ids": prompts, "attention_mask": torch.ones_like(prompts)}
-    for seed in range(2):
-        model = tiny_transformer(kind, seed)
-        endless = greedy_search(step_model(kind, seed), prompts, encoder=encoder, max_new_tokens=12).to_lists()[0]
-        for stop in (None, endless[0], endless[6]):
-            expected = Texts(**options)
-            asked: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": stop, "pad_token_id": 0}
-            model.generate(**inputs, streamer=expected, do_sample=False, **asked)
-            for name in STREAMED:
-                found = Texts(**options)
-                greedily(name, step_model(kind, seed), prompts, encoder=encoder, on_tokens=found, **asked)
-                if name == "speculative_sample":  # in larger parts
-                    assert "".join(text for text, _ in found.parts) == "".join(text for text, _ in expected.parts)
-                    assert [is_end for _, is_end in found.parts].count(True) == 1
-                else:
-                    assert found.parts == expected.parts
+    model = tiny_transformer(kind)
+    endless = greedy_search(step_model(kind), prompts, encoder=encoder, max_new_tokens=12).to_lists()[0]
+    for stop in (None, endless[0], endless[6]):
+        expected = Texts(**options)
+        asked: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": stop, "pad_token_id": 0}
+        model.generate(**inputs, streamer=expected, do_sample=False, **asked)
+        for name in STREAMED:
+            found = Texts(**options)
+            greedily(name, step_model(kind), prompts, encoder=encoder, on_tokens=found, **asked)
+            if name == "speculative_sample":  # in larger parts
+                assert "".join(text for text, _ in found.parts) == "".join(text for text, _ in expected.parts)
+                assert [is_end for _, is_end in found.parts].count(True) == 1
+            else:
+                assert found.parts == expected.parts
 
 
 def test_iterators_of_several_rows_while_another_thread_generates() -> None:
