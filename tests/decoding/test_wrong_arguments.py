@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from ascend_sample.decoding import (
+    AdaptiveGamma,
     DecoderConfig,
+    ModelDrafter,
     ModuleModel,
+    NGramDrafter,
     beam_sample,
     beam_search,
     gather_tree,
@@ -21,6 +24,7 @@ from ascend_sample.decoding import (
 )
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.beams.test_gather_tree import TREE
+from tests.decoding.decoder_models import random_decoder
 from tests.decoding.every_strategy import GREEDY, STRATEGIES
 from tests.decoding.speculation.test_speculative import PROMPTS, Wrong
 from tests.decoding.table_models import UNCALLED
@@ -28,6 +32,7 @@ from tests.decoding.tiny_models import tiny_model
 
 ASKED: dict[str, Any] = {"model": UNCALLED, "input_ids": torch.tensor([[0]]), "max_new_tokens": 3}
 Rows = list[tuple[dict[str, Any], type[Exception], str]]
+MEMORY = torch.zeros(2, 3, 10)
 EVEN = "hidden_size must be even and a multiple of heads = 3, got"
 NO_LOGPROBS = [GREEDY] * 3 + [SamplingParams(logprobs=1)]
 NINE_TOKENS, NINE_IDS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9)), ModuleModel(lambda ids: torch.eye(9)[ids])
@@ -117,10 +122,8 @@ CONFIGS: Rows = [
 SPECULATION: Rows = [
     ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
     ({"drafter": NINE_TOKENS}, ValueError, "drafter must have the model's vocab"),
-    ({"drafter": NINE_IDS},
-        ValueError,
-        "drafter must be able to read the prompts, got IndexError: index 9 is out of b",
-    ),
+    ({"drafter": NINE_IDS}, ValueError,
+     "drafter must be able to read the prompts, got IndexError: index 9 is out of b"),
     ({"drafter": Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
     ({"drafter": Wrong(-1)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got -1"),
     ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
@@ -132,19 +135,41 @@ SPECULATION: Rows = [
     ({"params": [GREEDY]}, ValueError, "params must be one, or one for each of 4 prompts, got 1"),
     ({"params": NO_LOGPROBS}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
     ({"params": SamplingParams(logprobs=1), "rule": "match"}, ValueError, "params must leave logprobs at its default"),
-    ({"params": SamplingParams(mirostat_tau=1.0)},
-        ValueError,
-        "params must leave mirostat_tau .*, got mirostat_tau=1.0",
-    ),
-    ({"params": SamplingParams(stop_sequences=[[1, 2]])},
-        ValueError,
-        "params must leave stop_sequences at its default",
-    ),
+    ({"params": SamplingParams(mirostat_tau=1.0)}, ValueError,
+     "params must leave mirostat_tau .*, got mirostat_tau=1.0"),
+    ({"params": SamplingParams(stop_sequences=[[1, 2]])}, ValueError,
+     "params must leave stop_sequences at its default"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
     ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
     ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
 ]  # fmt: skip
+NGRAMS: Rows = [
+    ({"shortest": 0}, ValueError, "shortest must be at least 1, got 0"),
+    ({"longest": 1, "shortest": 2}, ValueError, "longest must be at least 2, got 1"),
+]
+ADAPTIVE: Rows = [
+    ({"largest": 0}, ValueError, "largest must be at least 1, got 0"),
+    ({"cost": -0.1}, ValueError, "cost must be a finite number of at least 0"),
+    ({"cost": "c"}, TypeError, "cost must be a float, got str 'c'"),
+]
+MEMORIES: Rows = [
+    ({"memory": [1.0]}, TypeError, "memory must be a tensor of floats, got list"),
+    ({"memory": MEMORY.long()}, TypeError, "memory must be a tensor of floats, got a tensor of torch.int64"),
+    ({"memory": MEMORY[:1]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
+    ({"memory": MEMORY[:, :0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
+    ({"memory": MEMORY[..., :9]}, ValueError, r"memory must be \[2, at least 1, 10\]"),
+    ({"memory": MEMORY[0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
+    ({"memory_lengths": [3, 3]}, TypeError, "memory_lengths must be an int64 tensor, got list"),
+    (
+        {"memory_lengths": torch.tensor([3, 3]).int()},
+        TypeError,
+        "memory_lengths must be .*, got a tensor of torch.int32",
+    ),
+    ({"memory_lengths": torch.tensor([3, 3, 3])}, ValueError, r"memory_lengths must be \[2\], got \[3\]"),
+    ({"memory_lengths": torch.tensor([0, 3])}, ValueError, r"memory_lengths must be from 1 to 3, .*, got \[0, 3\]"),
+    ({"memory_lengths": torch.tensor([4, 3])}, ValueError, r"memory_lengths must be from 1 to 3, .*, got \[4, 3\]"),
+]
 CASES: dict[str, tuple[Callable[..., Any], Rows]] = {
     "beam_search": (partial(beam_search, **ASKED, num_beams=2), BEAM_SEARCH),
     "beam_sample": (partial(beam_sample, **ASKED, num_beams=2), BEAM_SAMPLE),
@@ -160,7 +185,14 @@ CASES: dict[str, tuple[Callable[..., Any], Rows]] = {
         partial(gather_tree, step_ids=TREE[0], parent_ids=TREE[1], lengths=torch.tensor([4]), end_token=9),
         TREES,
     ),
+    "NGramDrafter": (NGramDrafter, NGRAMS),
+    "ModelDrafter": (
+        partial(ModelDrafter, UNCALLED),
+        [({"uses_encoder": 1}, TypeError, "uses_encoder must be True or False, got int 1")],
+    ),
+    "AdaptiveGamma": (AdaptiveGamma, ADAPTIVE),
     "DecoderConfig": (partial(DecoderConfig, vocab_size=5), CONFIGS),
+    "Decoder": (partial(random_decoder().prefill, torch.tensor([[1], [2]]), memory=MEMORY), MEMORIES),
 }
 """Calls that are right but for what a row changes."""
 

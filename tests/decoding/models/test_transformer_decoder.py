@@ -181,27 +181,3 @@ def test_encoder_and_decoder_are_one_model() -> None:
     logits = model.decode(torch.tensor([[3], [3]]), cache).logits
     expected = model(torch.tensor([[2, 3], [1, 3]]), features=features.flip(0), lengths=lengths.flip(0))
     torch.testing.assert_close(logits[:, 0], expected[:, -1])
-
-
-MEMORY = torch.zeros(2, 3, 10)
-LENGTHS = torch.tensor([3, 3])
-RANGE = r"memory_lengths must be from 1 to 3, the memory's length, got"
-BAD_MEMORIES: list[tuple[Any, Any, type[Exception], str]] = [
-    ([1.0], None, TypeError, r"memory must be a tensor of floats, got list"),
-    (MEMORY.long(), None, TypeError, r"memory must be a tensor of floats, got a tensor of torch.int64"),
-    (MEMORY[:1], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
-    (MEMORY[:, :0], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
-    (MEMORY[..., :9], None, ValueError, r"memory must be \[2, at least 1, 10\]"),
-    (MEMORY[0], None, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
-    (MEMORY, [3, 3], TypeError, "memory_lengths must be an int64"),
-    (MEMORY, LENGTHS.int(), TypeError, "memory_lengths must be an int64 tensor, got a tensor of torch.int32"),
-    (MEMORY, torch.tensor([3, 3, 3]), ValueError, r"memory_lengths must be \[2\], got \[3\]"),
-    (MEMORY, torch.tensor([0, 3]), ValueError, rf"{RANGE} \[0, 3\]"),
-    (MEMORY, torch.tensor([4, 3]), ValueError, rf"{RANGE} \[4, 3\]"),
-]
-
-
-@pytest.mark.parametrize(("memory", "lengths", "error", "message"), BAD_MEMORIES)
-def test_bad_memories(memory: Any, lengths: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=rf"Decoder: {message}"):
-        random_decoder().prefill(torch.tensor([[1], [2]]), memory=memory, memory_lengths=lengths)
