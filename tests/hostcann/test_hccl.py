@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for process in STARTED:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def pair(folder: Path) -> Callable[[str], None]:
+    """Runs a program on two ranks."""
+    return functools.partial(run, folder, 2)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, pytest.param(5, marks=pytest.mark.long)])
@@ -53,12 +60,9 @@ def test_reductions_are_those_of_numpy_in_the_order_of_the_ranks(folder: Path, r
     )
 
 
-def test_half_precision_is_rounded_once_and_keeps_its_odd_values(folder: Path) -> None:
+def test_half_precision_is_rounded_once_and_keeps_its_odd_values(pair: Callable[[str], None]) -> None:
     """Sums of float16 that are subnormal, that round to infinity, that tie; of NaN and infinities."""
-    run(
-        folder,
-        2,
-        """
+    pair("""
         group, on = joined()
         halves = np.arange(65536, dtype=np.uint16).view(np.float16)
         random = np.random.default_rng(7)
@@ -71,8 +75,7 @@ def test_half_precision_is_rounded_once_and_keeps_its_odd_values(folder: Path) -
         assert np.array_equal(np.isnan(got), np.isnan(expected))
         kept = ~np.isnan(expected)
         assert np.array_equal(got[kept].view(np.uint16), expected[kept].view(np.uint16))
-        """,
-    )
+    """)
 
 
 def test_ranks_that_differ_are_told_so(folder: Path) -> None:
@@ -104,11 +107,8 @@ def test_ranks_that_differ_are_told_so(folder: Path) -> None:
     )
 
 
-def test_a_receiver_with_too_little_room_is_told_so(folder: Path) -> None:
-    run(
-        folder,
-        2,
-        """
+def test_a_receiver_with_too_little_room_is_told_so(pair: Callable[[str], None]) -> None:
+    pair("""
         group, on = joined()
         buffer = malloc(64)
         if rank == 0:
@@ -118,15 +118,11 @@ def test_a_receiver_with_too_little_room_is_told_so(folder: Path) -> None:
             assert hccl.HcclRecv(buffer, count_t(15), 2, 0, group, on) == 0
             assert "room for 60 bytes and 64 sent" in failure(on)
             assert violations() == ["collective_mismatch"]
-        """,
-    )
+    """)
 
 
-def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(folder: Path) -> None:
-    run(
-        folder,
-        2,
-        """
+def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(pair: Callable[[str], None]) -> None:
+    pair("""
         group, on = joined()
         mode("lazy")
         address = all_reduce(group, np.ones(4, np.float32), on)
@@ -135,8 +131,7 @@ def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(folder
             assert "HcclAllReduce" in failure(on) and violations() == ["freed_operand"]
             os._exit(0)
         assert "rank 0" in failure(on)
-        """,
-    )
+    """)
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.long)])
@@ -176,10 +171,8 @@ def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path, kills: in
     )
 
 
-def test_a_rank_that_stays_away_is_named_in_time(folder: Path) -> None:
-    run(
-        folder,
-        2,
+def test_a_rank_that_stays_away_is_named_in_time(pair: Callable[[str], None]) -> None:
+    pair(
         """
         group, on = joined()
         if rank == 0:
@@ -229,15 +222,12 @@ def test_a_group_needs_all_of_its_ranks_once(folder: Path) -> None:
             thread.join()
             ((status, message),) = late
             assert status == 9 and "rank 1 did not come within 1 s (HCCL_CONNECT_TIMEOUT)" in message, message
-        """,
+    """,
     )
 
 
-def test_a_collective_that_waits_ends_with_its_communicator_or_its_process(folder: Path) -> None:
-    run(
-        folder,
-        2,
-        """
+def test_a_collective_that_waits_ends_with_its_communicator_or_its_process(pair: Callable[[str], None]) -> None:
+    pair("""
         group, on = joined()
         if rank == 0:
             all_reduce(group, np.ones(4, np.float32), on)
@@ -253,16 +243,12 @@ def test_a_collective_that_waits_ends_with_its_communicator_or_its_process(folde
             time.sleep(0.2)
             sys.exit()  # with the collective running
         time.sleep(1)
-        """,
-    )
+    """)
 
 
-def test_a_fork_ends_without_its_parents_groups_and_keeps_none_of_them(folder: Path) -> None:
+def test_a_fork_ends_without_its_parents_groups_and_keeps_none_of_them(pair: Callable[[str], None]) -> None:
     """As the workers of a DataLoader: one ends as a program does, another outlives the rank."""
-    run(
-        folder,
-        2,
-        """
+    pair("""
         group, on = joined()
         if rank == 1:
             child = os.fork()
@@ -282,8 +268,7 @@ def test_a_fork_ends_without_its_parents_groups_and_keeps_none_of_them(folder: P
         begin = time.monotonic()
         assert "rank 1 has ended" in failure(on)
         assert time.monotonic() - begin < 5
-        """,
-    )
+    """)
 
 
 def test_wrong_arguments_are_refused_at_the_call(folder: Path) -> None:
