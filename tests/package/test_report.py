@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,14 @@ def test_what_is_known_is_kept_when_it_ends_early(tmp_path: Path, monkeypatch: p
     text = (tmp_path / "report.md").read_text()
     assert "Ended early, in this part: Steps of the sampling layer." in text
     assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES[:3]
+
+
+def test_a_pipe_gets_the_report_once(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as reader:
+        text = reader.submit(pipe.read_text)
+        assert report.run_report(small("cpu", pipe), SHORT) == 0
+        assert "Every part passed." in text.result()
 
 
 def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,19 @@ def objects(project: Path) -> dict[Path, int]:
 
 
 @pytest.mark.long
+def test_nothing_is_compiled_again_by_a_python_whose_folder_is_not_on_path(project: Path) -> None:
+    """With the ninja that lies beside it."""
+    programs = project.parent / "programs"
+    programs.mkdir()
+    for name in ("sh", "which"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    assert build_in_place(project, PATH=str(programs)).returncode == 0
+    compiled = objects(project)
+    assert build_in_place(project, PATH=str(programs)).returncode == 0
+    assert objects(project) == compiled
+
+
+@pytest.mark.long
 def test_another_torch_in_the_same_place_is_compiled_for(project: Path) -> None:
     """Also where its headers are older than what was compiled."""
     assert build_in_place(project).returncode == 0
@@ -101,6 +114,7 @@ def test_jobs_that_cannot_be_are_refused_before_anything_is_touched(project: Pat
         assert not list(project.rglob("*.o"))
 
 
+@pytest.mark.long
 def test_the_compiler_may_have_a_word_before_it_and_must_be_there(project: Path) -> None:
     finished = build_in_place(project, CXX="no-such-compiler -O2")
     assert finished.returncode != 0
