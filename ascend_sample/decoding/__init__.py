@@ -1,4 +1,4 @@
-"""This package has strategies of search and sampling, batched, over any model that computes steps.
+"""Strategies of search and sampling, batched, over any model that computes steps.
 
 A model is a `StepModel`: `ModuleModel` makes one of a plain torch module, `CausalModel` and `EncoderDecoderModel` of
 models of transformers, which is imported when one of these is asked for; `ascend_sample.decoding.onnx` has one for
