@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.support.isolation import own_process
-
 from . import control
 from .cann import KINDS, OPERATORS, Arguments, Device, abi, aclnn, ffi, phase_1, recent_message
 from .hand_worked import MIXED, NO_P
@@ -19,13 +17,9 @@ def arguments_of(device: Device, operator: str) -> Arguments:
     return device.arguments_for(operator, [MIXED], [4], [NO_P])
 
 
-def test_null_executor(device: Device, operator: str) -> None:
-    status = getattr(aclnn, operator)(ffi.NULL, 0, ffi.NULL, device.stream)
-    assert status == NULL_ARGUMENT
+def test_what_is_null(device: Device, operator: str) -> None:
+    assert getattr(aclnn, operator)(ffi.NULL, 0, ffi.NULL, device.stream) == NULL_ARGUMENT
     assert "executor" in recent_message()
-
-
-def test_null_workspace_of_non_zero_size(device: Device, operator: str) -> None:
     plan = device.plan(arguments_of(device, operator))
     assert plan.workspace_size > 0
     status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
@@ -33,12 +27,10 @@ def test_null_workspace_of_non_zero_size(device: Device, operator: str) -> None:
     assert "workspace" in recent_message()
 
 
-def test_unused_executor_can_be_destroyed(device: Device, operator: str) -> None:
+def test_an_executor_that_is_not_used(device: Device, operator: str) -> None:
+    """It can be destroyed; a phase 1 that is refused leaves none."""
     plan = device.plan(arguments_of(device, operator))
     assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-
-
-def test_refused_phase_1_leaves_nothing_to_destroy(device: Device, operator: str) -> None:
     plan = phase_1(KINDS[operator](None, None, None, None, None, None))
     assert (plan.status, plan.executor) == (NULL_ARGUMENT, ffi.NULL)
 
@@ -65,40 +57,34 @@ def test_tensors_may_go_once_phase_2_has_returned(device: Device, operator: str)
 
 
 @pytest.mark.hostcann_only
-@own_process()
-def test_workspace_smaller_than_asked(operator: str) -> None:
-    with Device() as device:
-        plan = device.plan(arguments_of(device, operator))
-        workspace = device.buffer(plan.workspace_size)
-        status = getattr(aclnn, operator)(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
-        assert status == INVALID
-        assert "workspaceSize" in recent_message()
-        assert device.synchronize() == abi.SUCCESS
-        control.check_violations("workspace_undersized")
+def test_workspace_smaller_than_asked(device: Device, operator: str) -> None:
+    plan = device.plan(arguments_of(device, operator))
+    workspace = device.buffer(plan.workspace_size)
+    status = getattr(aclnn, operator)(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
+    assert status == INVALID
+    assert "workspaceSize" in recent_message()
+    assert device.synchronize() == abi.SUCCESS
+    control.check_violations("workspace_undersized")
 
 
 @pytest.mark.hostcann_only
 @pytest.mark.parametrize("phase_2_fails", [False, True])
-@own_process()
-def test_executor_serves_once(operator: str, phase_2_fails: bool) -> None:
-    with Device() as device:
-        plan = device.plan(arguments_of(device, operator))
-        if phase_2_fails:
-            status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
-            assert status == NULL_ARGUMENT
-        else:
-            assert device.launch(plan) == abi.SUCCESS
-        assert device.launch(plan) == INVALID
-        assert "executor" in recent_message()
-        assert device.synchronize() == abi.SUCCESS
-        control.check_violations("executor_reused")
+def test_executor_serves_once(device: Device, operator: str, phase_2_fails: bool) -> None:
+    plan = device.plan(arguments_of(device, operator))
+    if phase_2_fails:
+        status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+        assert status == NULL_ARGUMENT
+    else:
+        assert device.launch(plan) == abi.SUCCESS
+    assert device.launch(plan) == INVALID
+    assert "executor" in recent_message()
+    assert device.synchronize() == abi.SUCCESS
+    control.check_violations("executor_reused")
 
 
 @pytest.mark.hostcann_only
-@own_process()
-def test_executor_destroyed_twice(operator: str) -> None:
-    with Device() as device:
-        plan = device.plan(arguments_of(device, operator))
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-        assert aclnn.aclDestroyAclOpExecutor(plan.executor) != abi.SUCCESS
-        control.check_violations("executor_reused")
+def test_executor_destroyed_twice(device: Device, operator: str) -> None:
+    plan = device.plan(arguments_of(device, operator))
+    assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+    assert aclnn.aclDestroyAclOpExecutor(plan.executor) != abi.SUCCESS
+    control.check_violations("executor_reused")

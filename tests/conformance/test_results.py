@@ -1,5 +1,7 @@
 """Results that can be checked by hand, for every scenario, layout and dtype."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -103,27 +105,23 @@ class TestLayouts:
         )
         check_rows(list(self.ROWS), *device.run(Arguments(**(vars(arguments) | replaced))))
 
-    def test_transposed_logits_and_q(self, device: Device) -> None:
-        shape = (len(self.ROWS), VOCAB_SIZE)
-        layout = {"shape": shape, "strides": (1, shape[0])}
-        logits = device.tensor(np.transpose([row.logits for row in self.ROWS]), "float16", **layout)
-        q = device.tensor(np.transpose([row.q for row in self.ROWS]), "float32", **layout)
-        self.check(device, logits=logits, q=q)
-
-    def test_offset_inside_a_padded_storage(self, device: Device) -> None:
+    def test_inputs(self, device: Device) -> None:
+        """Transposed; inside a padded storage; every second element; one row for all."""
+        logits, q = ([getattr(row, name) for row in self.ROWS] for name in ("logits", "q"))
         shape, pad = (len(self.ROWS), VOCAB_SIZE), 3
-        wide = np.full((shape[0] + 2, VOCAB_SIZE + 2 * pad), 100.0)
-        wide[1:-1, pad:-pad] = [row.logits for row in self.ROWS]
+        layout: dict[str, Any] = {"shape": shape, "strides": (1, shape[0])}
+        transposed = device.tensor(np.transpose(logits), "float16", **layout)
+        self.check(device, logits=transposed, q=device.tensor(np.transpose(q), "float32", **layout))
+
+        wide = np.pad(np.array(logits), ((1, 1), (pad, pad)), constant_values=100.0)
         layout = {"shape": shape, "strides": (wide.shape[1], 1), "offset": wide.shape[1] + pad}
         self.check(device, logits=device.tensor(wide, "float16", **layout))
 
-    def test_every_second_k_and_p(self, device: Device) -> None:
-        layout = {"shape": (len(self.ROWS),), "strides": (2,), "offset": 1}
+        layout = {"shape": shape[:1], "strides": (2,), "offset": 1}
         k = device.tensor([value for row in self.ROWS for value in (1, row.k)], "int32", **layout)
         p = device.tensor([value for row in self.ROWS for value in (0.01, row.p)], "float16", **layout)
         self.check(device, k=k, p=p)
 
-    def test_one_row_expanded(self, device: Device) -> None:
         rows = [row for row in SCENARIOS if row.q is None and row.logits == MIXED]
         arguments = device.arguments([row.logits for row in rows], [row.k for row in rows], [row.p for row in rows])
         arguments.logits = device.tensor([MIXED], "float16", shape=(len(rows), VOCAB_SIZE), strides=(0, 1))

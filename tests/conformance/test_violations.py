@@ -36,29 +36,25 @@ def check_task_failure(device: Device, kind: str) -> None:
     control.check_violations(kind)
 
 
-@own_process()
-def test_tensor_destroyed_before_its_phase() -> None:
-    with Device() as device:
-        for argument in TENSORS:
-            arguments = arguments_of(device)
-            plan = device.plan(arguments)
-            tensor = getattr(arguments, argument)
-            assert tensor.destroy() == abi.SUCCESS
-            device.forget(tensor)
-            assert device.launch(plan) == INVALID
-            assert "destroyed" in recent_message()
-            control.check_violations("tensor_destroyed_early")
-            check_refused(arguments, INVALID, "destroyed")
-            control.check_violations("tensor_destroyed_early")
-
-
-@own_process()
-def test_tensor_destroyed_twice() -> None:
-    with Device() as device:
-        tensor = device.tensor([1.0], "float16")
+def test_tensor_destroyed_before_its_phase(device: Device) -> None:
+    for argument in TENSORS:
+        arguments = arguments_of(device)
+        plan = device.plan(arguments)
+        tensor = getattr(arguments, argument)
         assert tensor.destroy() == abi.SUCCESS
-        assert tensor.destroy() == INVALID
         device.forget(tensor)
+        assert device.launch(plan) == INVALID
+        assert "destroyed" in recent_message()
+        control.check_violations("tensor_destroyed_early")
+        check_refused(arguments, INVALID, "destroyed")
+        control.check_violations("tensor_destroyed_early")
+
+
+def test_tensor_destroyed_twice(device: Device) -> None:
+    tensor = device.tensor([1.0], "float16")
+    assert tensor.destroy() == abi.SUCCESS
+    assert tensor.destroy() == INVALID
+    device.forget(tensor)
     control.check_violations("tensor_destroyed_twice")
 
 
@@ -90,33 +86,27 @@ def test_operand_longer_than_its_block() -> None:
             device.reset()
 
 
-@own_process()
-def test_view_outside_its_storage() -> None:
-    with Device() as device:
-        arguments = arguments_of(device)
-        arguments.logits = device.tensor([MIXED], "float16", offset=1)
-        check_refused(arguments, INVALID, "storage")
+def test_view_outside_its_storage(device: Device) -> None:
+    arguments = arguments_of(device)
+    arguments.logits = device.tensor([MIXED], "float16", offset=1)
+    check_refused(arguments, INVALID, "storage")
     control.check_violations("out_of_range_operand")
 
 
-@own_process()
-def test_storage_address_off_by_one_element() -> None:
-    with Device() as device:
-        arguments = arguments_of(device)
-        padded = device.buffer(1024)
-        # The mistake of a binding that passes a slice's own address instead of its storage and an offset.
-        arguments.logits = device.view(padded, "float16", (1, len(MIXED)), address=padded.address + 2)
-        check_refused(arguments, INVALID, "multiple of 32")
+def test_storage_address_off_by_one_element(device: Device) -> None:
+    arguments = arguments_of(device)
+    padded = device.buffer(1024)
+    # The mistake of a binding that passes a slice's own address instead of its storage and an offset.
+    arguments.logits = device.view(padded, "float16", (1, len(MIXED)), address=padded.address + 2)
+    check_refused(arguments, INVALID, "multiple of 32")
     control.check_violations("misaligned")
 
 
-@own_process()
-def test_misaligned_workspace() -> None:
-    with Device() as device:
-        plan = device.plan(arguments_of(device))
-        workspace = device.buffer(plan.workspace_size + 32)
-        pointer = ffi.cast("void *", workspace.address + 16)
-        assert aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, device.stream) == INVALID
+def test_misaligned_workspace(device: Device) -> None:
+    plan = device.plan(arguments_of(device))
+    workspace = device.buffer(plan.workspace_size + 32)
+    pointer = ffi.cast("void *", workspace.address + 16)
+    assert aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, device.stream) == INVALID
     control.check_violations("misaligned")
 
 
