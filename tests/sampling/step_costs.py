@@ -19,8 +19,8 @@ from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.processing import words_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-VOCAB_SIZES = (32000, 151936)
-BATCH_SIZES = (1, 8, 64)
+SIZES = ((1, 32000, "float32"), (64, 32000, "bfloat16"), (64, 151936, "float32"))
+"""Rows, vocabulary and dtype."""
 MOST_COPIES = 2
 """To the device: noise, and what has changed in the batch."""
 ROUNDING = 1.1
@@ -183,7 +183,7 @@ def all_measured() -> dict[str, dict[str, Any]]:
     """All budgets, for all sizes, by name, batch size, vocabulary and dtype."""
     return {
         f"{name} {batch_size} {vocab_size} {dtype}": measured(name, batch_size, vocab_size, DTYPES[dtype])
-        for name, batch_size, vocab_size, dtype in itertools.product(BUDGETS, BATCH_SIZES, VOCAB_SIZES, DTYPES)
+        for name, (batch_size, vocab_size, dtype) in itertools.product(BUDGETS, SIZES)
     }
 
 

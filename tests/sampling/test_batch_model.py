@@ -37,8 +37,6 @@ ON_DEVICE = (
     "position",
 )
 ON_HOST = (*ON_DEVICE, "logprobs", "min_tokens_left", "is_processed")
-EXAMPLES, EXAMPLES_OF_A_DEVICE = (60, 40), (15, 30)
-"""How many sequences, and of how many steps; the emulated device takes longer."""
 
 ids = st.integers(0, VOCAB_SIZE - 1)
 tokens = st.lists(ids, max_size=5)
@@ -235,9 +233,11 @@ class BatchMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(900)
-def test_random_sequences(device: str) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(60, marks=pytest.mark.long)])
+def test_random_sequences(device: str, examples: int) -> None:
+    """The emulated device takes longer."""
     machine = type("Machine", (BatchMachine,), {"device": device})
-    examples, steps = EXAMPLES if device == "cpu" else EXAMPLES_OF_A_DEVICE
+    examples, steps = (3 * examples, 40) if device == "cpu" else (examples, 30)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(

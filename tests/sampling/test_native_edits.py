@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.value_ranges import RangeNumbers
-from tests.decoding.planting import faults_beside, planted
 
 EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
     lambda batch: batch.extend([SamplingParams(), SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)]),
@@ -52,12 +50,3 @@ def test_arguments_are_made_once_for_as_long_as_they_stay() -> None:
         if RangeNumbers(asked.host, asked.row_edits.states).change:
             changing.add("ranges")
         assert all(same[name] is argument for name, argument in found.items() if name not in changing), number
-
-
-FAULTS = faults_beside(__file__)
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_planted_faults_are_caught(name: str) -> None:
-    with planted(*FAULTS[name]), pytest.raises(AssertionError):
-        test_arguments_are_made_once_for_as_long_as_they_stay()

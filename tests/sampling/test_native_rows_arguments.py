@@ -115,12 +115,11 @@ def test_typical_sampling_keeps_a_value(vocab_size: int, typical_p: float) -> No
     assert torch.equal(token_ids, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_operator(dtype: torch.dtype) -> None:
+def test_operator() -> None:
     operator = torch.ops.ascend_sample.sample_rows.default
     requests = GRID[::20]
     count = len(requests)
-    logits = make_logits(count, 100, dtype)
+    logits = make_logits(count, 100, torch.float16)
     rows = torch.arange(count).flip(0)
     for arguments in ((logits, None), (logits, rows), (logits.t().contiguous().t(), rows)):
         torch.library.opcheck(operator, (*arguments, *lists(requests).values(), *keys(count).values()))

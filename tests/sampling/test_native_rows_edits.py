@@ -37,10 +37,16 @@ def check(logits: Tensor, requests: list[Request], edits: list[RowEdits], **opti
     assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000, 3007])
-def test_all_kinds_in_one_batch(dtype: torch.dtype, vocab_size: int) -> None:
-    for seed in range(3):
+F32, F16, BF16 = DTYPES
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    [(1, F32), (31, F32), (32, F16), (33, BF16), (1000, F16), (1000, BF16), (3007, F32)],
+    ids=str,
+)
+def test_all_kinds_in_one_batch(vocab_size: int, dtype: torch.dtype) -> None:
+    for seed in range(2):
         logits = make_logits(len(GRID), vocab_size, dtype, seed=seed)
         check(logits, GRID, random_edits(len(GRID), vocab_size, seed))
         check(logits, GRID, random_edits(len(GRID), vocab_size, seed + 10), keep_ties=True)
@@ -111,8 +117,7 @@ def test_arithmetic_is_that_of_whole_rows_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("request_", [*ROUTES, GREEDY], ids=str)
-def test_status_is_that_of_the_edited_row(dtype: torch.dtype, request_: Request) -> None:
+def test_status_is_that_of_the_edited_row(dtype: torch.dtype) -> None:
     vocab_size = 2005
     base = make_logits(1, vocab_size, dtype)[0]
     base[3], base[2004] = NAN, INF
@@ -132,14 +137,15 @@ def test_status_is_that_of_the_edited_row(dtype: torch.dtype, request_: Request)
         banned = {int(i): -INF for i in (~mask).nonzero()[:, 0]}
         edits += [RowEdits(mask=mask), RowEdits(bitmask=mask), RowEdits(banned), RowEdits({0: 0.0}, mask=mask)]
         statuses += [status] * 4
-    requests = [request_] * len(edits)
-    logits = base.expand(len(edits), -1)
-    check(logits, requests, edits)
-    token_ids, status = sample_rows(logits, requests, edits=arguments_of(edits, vocab_size))
-    assert status.tolist() == statuses
-    for i, (mask, _) in enumerate(allowed.values()):
-        drawn = token_ids[4 * i : 4 * i + 4]
-        assert mask.any().logical_not() or bool(mask[drawn].all()) or statuses[4 * i] == NAN_SEEN
+    logits, arguments = base.expand(len(edits), -1), arguments_of(edits, vocab_size)
+    for request in (*ROUTES, GREEDY):
+        requests = [request] * len(edits)
+        check(logits, requests, edits)
+        token_ids, status = sample_rows(logits, requests, edits=arguments)
+        assert status.tolist() == statuses, request
+        for i, (mask, _) in enumerate(allowed.values()):
+            drawn = token_ids[4 * i : 4 * i + 4]
+            assert mask.any().logical_not() or bool(mask[drawn].all()) or statuses[4 * i] == NAN_SEEN, request
 
 
 @pytest.mark.parametrize("vocab_size", [31, 32, 33, 95])
@@ -309,7 +315,7 @@ from native_rows import DTYPES, GRID, ROUTES, make_logits, sample_rows
 from row_edits import arguments_of, random_edits
 digest = hashlib.sha256()
 for dtype in DTYPES:
-    for vocab_size, requests in ((1003, GRID * 3), (70_001, ROUTES * 2)):
+    for vocab_size, requests in ((1003, GRID), (70_001, ROUTES)):
         edits = arguments_of(random_edits(len(requests), vocab_size), vocab_size)
         for part in sample_rows(make_logits(len(requests), vocab_size, dtype), requests, edits=edits):
             digest.update(part.numpy().tobytes())
@@ -399,14 +405,13 @@ def test_a_family_is_given_as_a_whole_or_not_at_all() -> None:
                 sample_rows(torch.zeros(4, 70), [SHIPPED] * 4, edits={name: edits[name]})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_operator(dtype: torch.dtype) -> None:
+def test_operator() -> None:
     operator = torch.ops.ascend_sample.sample_rows.default
     requests = GRID[::20]
     count = len(requests)
     edits = arguments_of(random_edits(count, 100), 100)
     arguments = lists(requests) | keys(count)
-    logits = make_logits(count, 100, dtype)
+    logits = make_logits(count, 100, torch.bfloat16)
     torch.library.opcheck(operator, (logits, None, *arguments.values()), edits)
     for names in FAMILIES.values():
         own = {name: edits[name] for name in names}

@@ -128,10 +128,11 @@ def test_columns_of_a_table(device: str) -> None:
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 2, 3, 15, 16, 17, 50, 1001])
-@pytest.mark.parametrize("purpose", [*Purpose, WORD])
-def test_torch_and_native_agree(lanes: int, purpose: int) -> None:
+def test_torch_and_native_agree(lanes: int) -> None:
     seeds, positions = seeds_and_positions(300)
-    for first_lane in (0, 6, 2**20, 2**33 - 1024):
+    first_lanes = (0, 6, 2**20, 2**33 - 1024)
+    for number, purpose in enumerate([*Purpose, WORD]):
+        first_lane = first_lanes[(number + lanes) % 4]
         native = exponential_noise(seeds, positions, lanes, purpose=purpose, first_lane=first_lane)  # type: ignore[arg-type]
         assert native.shape == (300, lanes)
         assert native.dtype == torch.float32

@@ -6,6 +6,7 @@ end: a token may depend on neither, nor on what else a row asks for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -50,7 +51,16 @@ def late(generator: torch.Generator) -> Tensor:
     return logits
 
 
-KINDS = {kind.__name__: kind for kind in (normal, with_ties, with_a_tail, masked, late)}
+KINDS = (normal, with_ties, with_a_tail, masked, late)
+SHIFTS = (0.0, 40.0, -70.0)
+TEMPERATURES = (1.0, 0.05, 0.7, 30.0)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PAIRS = [
+    (kind, SHIFTS[(number + place) % 3], temperature, DTYPES[(number + 2 * place) % 3])
+    for number, kind in enumerate(KINDS)
+    for place, temperature in enumerate(TEMPERATURES)
+]
+"""Every two values of two of them meet."""
 
 
 class Nuclei:
@@ -83,12 +93,11 @@ def draw(logits: Tensor, batch: SamplingBatch) -> SamplerOutput:
     return Sampler()(logits, batch, advance=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("temperature", [1.0, 0.05, 0.7, 30.0])
-@pytest.mark.parametrize("shift", [0.0, 40.0, -70.0])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_outside_changes_nothing(kind: str, shift: float, temperature: float, dtype: torch.dtype) -> None:
-    logits = (KINDS[kind](torch.Generator().manual_seed(1)) + shift).to(dtype)
+@pytest.mark.parametrize(("kind", "shift", "temperature", "dtype"), PAIRS)
+def test_what_is_outside_changes_nothing(
+    kind: Callable[[torch.Generator], Tensor], shift: float, temperature: float, dtype: torch.dtype
+) -> None:
+    logits = (kind(torch.Generator().manual_seed(1)) + shift).to(dtype)
     nuclei = Nuclei(logits, temperature)
     clear = 0
     for p in (0.3, 0.9, 0.995):
@@ -107,15 +116,14 @@ def test_what_is_outside_changes_nothing(kind: str, shift: float, temperature: f
     assert clear > ROWS
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "more",
+    ("more", "dtype"),
     [
-        {"min_p": 0.02},
-        {"min_p": 0.3},
-        {"xtc_probability": 1.0, "xtc_threshold": 0.05},
-        {"epsilon_cutoff": 2e-3},
-        {"typical_p": 0.4, "min_p": 0.2},
+        ({"min_p": 0.02}, torch.float32),
+        ({"min_p": 0.3}, torch.bfloat16),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.05}, torch.float32),
+        ({"epsilon_cutoff": 2e-3}, torch.bfloat16),
+        ({"typical_p": 0.4, "min_p": 0.2}, torch.float32),
     ],
     ids=str,
 )

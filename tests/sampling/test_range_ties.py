@@ -42,10 +42,17 @@ def tied(logits: Tensor, rank: int) -> float:
     return float(log_p.exp()[distance.argsort()[:rank]].sum())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 20}, {"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}],
+    ("more", "dtype"),
+    [
+        ({}, torch.float32),
+        ({"min_p": 0.01}, torch.float16),
+        ({"top_p": 0.9}, torch.bfloat16),
+        ({"top_k": 20}, torch.float32),
+        ({"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}, torch.bfloat16),
+        ({}, torch.bfloat16),
+        ({"top_p": 0.9}, torch.float32),
+    ],
     ids=str,
 )
 def test_a_tie_is_drawn_as_from_a_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
@@ -69,9 +76,10 @@ ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
 """By probabilities in descending order: a filter whose range ends at the one with a rank, but for rounding."""
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize(
-    ("step", "more"), [(0.0, {}), (0.5, {"top_p": 0.9}), (0.0, {"top_k": 20}), (0.5, {"top_p": 0.95})], ids=str
+    ("step", "more", "is_kept"),
+    [(0.0, {}, True), (0.5, {"top_p": 0.9}, False), (0.0, {"top_k": 20}, False), (0.5, {"top_p": 0.95}, True)],
+    ids=str,
 )
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_at_a_value_is_that_of_a_copy(name: str, step: float, more: dict[str, Any], is_kept: bool) -> None:

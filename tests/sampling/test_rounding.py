@@ -81,9 +81,10 @@ def test_the_shift_keeps_rows_far_from_0_apart(old_cann: str) -> None:
 def test_a_top_p_just_below_1_stays_on(old_cann: str) -> None:
     """float16 rounds 0.9998 to 1, which is off: then the third token, with 0.00015, would be drawn nine times."""
     logits = torch.tensor([[10.0, 9.0, 1.51, -50.0]]).repeat(60_000, 1)
-    params = [SamplingParams(top_k=3, top_p=0.9998, seed=row) for row in range(len(logits))]
     assert torch.tensor(0.9998).to(torch.float16) == 1
-    assert set(sample(old_cann, params, logits, round_float32=True).tolist()) == {0, 1}
+    batch = SamplingBatch(4, old_cann)
+    batch.extend([SamplingParams(top_k=3, top_p=0.9998, seed=1)] * len(logits), positions=range(len(logits)))
+    assert set(Sampler(round_float32=True)(logits.to(old_cann), batch).token_ids.tolist()) == {0, 1}
 
 
 def test_statuses(old_cann: str) -> None:

