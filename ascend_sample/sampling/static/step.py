@@ -217,6 +217,7 @@ class StaticStep:
         parameters.zero_()
         noise.fill_(1)
         columns = parameters.numpy()
+        columns[DRAWN_WITH.index("top_p")] = 1  # rows beyond the batch are greedy, with a top_p that is one
         columns[len(DRAWN_WITH) :] = np.array(NEUTRAL)[:, None]
         for place, name in enumerate(DRAWN_WITH if is_edited else SENT):
             columns[place, :count] = getattr(host, name).view(np.float32)
