@@ -306,13 +306,6 @@ def test_the_tags_of_thoughts_are_given_beside_a_request() -> None:
     assert read("vllm", {"top_k": 3}, **tags) == SamplingParams(top_k=3)
 
 
-def test_each_taken_field_is_tried() -> None:
-    for dialect in DIALECTS.values():
-        taken = {name for name, field in dialect.fields.items() if field.becomes}
-        tried = {name for name, request, _ in READ if name == dialect.name for name in request}
-        assert taken <= tried, (dialect.name, taken - tried)
-
-
 def test_none_is_what_was_not_given() -> None:
     for name, dialect in DIALECTS.items():
         assert read(name, dict.fromkeys(dialect.fields)) == read(name, {})

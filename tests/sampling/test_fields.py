@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filter_logits, sample_rows
+from ascend_sample.sampling import SamplingBatch, SamplingParams, filter_logits, sample_rows
 from ascend_sample.sampling.requests.params import DEFAULTS, DISTRIBUTION, FIELDS
 from ascend_sample.sampling.rows.parameters import TENSORS, RowParameters
 from ascend_sample.sampling.rows.table import TABLE, DeviceColumn
@@ -64,23 +62,3 @@ def test_facts_name_what_is_given(facts: dict[str, Any], message: str) -> None:
     given = {"temperature": torch.ones(2), "top_k": numbers.int() + 1, "seed": numbers, "position": numbers}
     with pytest.raises(TypeError, match=f"^sample_rows: .*{message}"):
         sample_rows(torch.zeros(2, 4), **given, facts=facts)  # type: ignore[arg-type]
-
-
-def test_a_step_is_a_short_walk() -> None:
-    """As docs/architecture.md tells it; the first step of a batch chooses routes, too."""
-    batches, files = [SamplingBatch(100), SamplingBatch(100)], set()
-    for batch in batches:
-        batch.extend([SamplingParams(top_k=50, top_p=0.9, seed=seed) for seed in range(4)])
-
-    def look(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            files.add(Path(frame.f_code.co_filename).name)
-
-    sampler, logits = Sampler(), torch.zeros(4, 100)
-    sampler(logits, batches[0])  # torch imports a few things then
-    sys.setprofile(look)
-    try:
-        sampler(logits, batches[1])
-    finally:
-        sys.setprofile(None)
-    assert len(files) <= 9, sorted(files)

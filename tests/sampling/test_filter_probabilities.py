@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -109,35 +107,3 @@ print(digest.hexdigest())
 
 def test_every_instruction_set_gives_the_same_bits() -> None:
     assert_same_on_all_code_paths(PROGRAM)
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"logits": torch.zeros(2, 3, dtype=torch.float64)}, TypeError, "logits must be float32, float16 or bfloat16"),
-    ({"logits": torch.zeros(3)}, ValueError, r"logits must have shape \[batch, vocab_size\]"),
-    ({"temperature": torch.ones(3)}, ValueError, r"temperature must have one value for each row \(2\), got 3"),
-    ({"temperature": torch.ones(2, dtype=torch.float64)}, TypeError, "temperature must be Float, got Double"),
-    ({"k": torch.ones(2, dtype=torch.int64)}, TypeError, "k must be Int, got Long"),
-    ({"p": torch.ones(2, 1)}, ValueError, r"p must have shape \[batch\], got 2 dimensions"),
-    ({"min_p": torch.zeros(1)}, ValueError, r"min_p must have one value for each row \(2\), got 1"),
-]
-
-
-def arguments(**changed: Tensor) -> dict[str, Tensor]:
-    given = {
-        "logits": torch.zeros(2, 3),
-        "temperature": torch.ones(2),
-        "k": torch.ones(2, dtype=torch.int32),
-        "p": torch.ones(2),
-        "min_p": torch.zeros(2),
-    }
-    return given | changed
-
-
-@pytest.mark.parametrize(("changed", "error", "message"), BAD)
-def test_bad_arguments(changed: dict[str, Tensor], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^filter_probabilities: {message}"):
-        torch.ops.ascend_sample.filter_probabilities(**arguments(**changed))
-
-
-def test_opcheck() -> None:
-    torch.library.opcheck(torch.ops.ascend_sample.filter_probabilities.default, tuple(arguments().values()))

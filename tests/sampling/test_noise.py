@@ -308,10 +308,6 @@ BAD = [
     (lambda g: g | {"seed": 3}, TypeError, "exponential_noise: seed must be a torch.Tensor, got int"),
     (lambda g: g | {"position": None}, TypeError, "position must be a torch.Tensor, got NoneType"),
     (lambda g: g | {"purpose": "DRAW"}, TypeError, "exponential_noise: purpose must be an int, got str 'DRAW'"),
-    (lambda g: g | {"seed": g["seed"].int()}, TypeError, "seed must be Long, got Int"),
-    (lambda g: g | {"position": g["position"].float()}, TypeError, "position must be Long, got Float"),
-    (lambda g: g | {"seed": g["seed"][None]}, ValueError, r"seed must have shape \[batch\], got 2 dimensions"),
-    (lambda g: g | {"position": g["position"][:1]}, ValueError, r"one value for each row \(3\), got 1"),
     (lambda g: g | {"lanes": -1}, ValueError, "lanes must be >= 0, got -1"),
     (lambda g: g | {"first_lane": 3}, ValueError, "first_lane must be even and >= 0, got 3"),
     (lambda g: g | {"first_lane": -2}, ValueError, "first_lane must be even and >= 0, got -2"),
@@ -340,10 +336,7 @@ def test_arguments_on_two_devices(npu: str) -> None:
         exponential_noise(torch.arange(3, device=npu), torch.arange(3), 4)
 
 
-def test_operator() -> None:
-    operator = torch.ops.ascend_sample.exponential_noise.default
-    numbers = torch.arange(5)
-    for arguments in ((numbers, numbers, 7), (numbers, numbers, 0, 1, 4), (numbers[:0], numbers[:0], 7)):
-        torch.library.opcheck(operator, arguments)
-    meta = exponential_noise(numbers.to("meta"), numbers.to("meta"), 7)
-    assert (meta.shape, meta.dtype) == ((5, 7), torch.float32)
+def test_on_meta() -> None:
+    numbers = torch.arange(5, device="meta")
+    noise = exponential_noise(numbers, numbers, 7)
+    assert (noise.shape, noise.dtype) == ((5, 7), torch.float32)

@@ -10,7 +10,6 @@ import torch
 from native_rows import lists
 from row_reference import Request
 from torch import Tensor
-from torch.library import opcheck
 
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, exponential_noise, filter_logits
 from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of, segments_of
@@ -79,11 +78,14 @@ def winner(log_probs: Tensor, near: float, row: int) -> tuple[int, bool]:
     return segment * SEGMENT + int(inside.argmax()), is_close
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("temperature", "dtype"),
+    [(1.0, torch.float32), (0.7, torch.float32), (1.0, torch.bfloat16), (0.7, torch.float16)],
+    ids=str,
+)
 @pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
 class TestBesideFloat64:
-    def test_how_probable_a_token_is(self, fields: dict[str, Any], dtype: torch.dtype, temperature: float) -> None:
+    def test_how_probable_a_token_is(self, fields: dict[str, Any], temperature: float, dtype: torch.dtype) -> None:
         logits = logits_of(dtype)
         plain = drawn(logits, None, temperature, **fields)
         assert plain["told"].shape == (0,)
@@ -96,7 +98,7 @@ class TestBesideFloat64:
         assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
 
     def test_a_token_near_to_a_probability(
-        self, fields: dict[str, Any], dtype: torch.dtype, temperature: float
+        self, fields: dict[str, Any], temperature: float, dtype: torch.dtype
     ) -> None:
         logits = logits_of(dtype)
         found, log_probs = drawn(logits, near_of, temperature, **fields), expected(logits, temperature, fields)
@@ -188,13 +190,3 @@ def test_a_state_that_was_set_counts_in_the_next_step() -> None:
         tokens = Sampler()(logits, batch, advance=False).token_ids
         assert int((tokens == likely).sum()) > 80
     assert int((tokens == 1).sum()) > 150
-
-
-def test_the_operator_and_its_fake_kernel() -> None:
-    given = (torch.randn(3, 40), None, torch.tensor([True, False, True]), *arguments_of(3).values())
-    opcheck(torch.ops.ascend_sample.sample_kept_rows.default, given, {"near": torch.tensor([0.5, NAN, -1.0])})
-    says = "sample_kept_rows: near must have one value for each row"
-    with pytest.raises(ValueError, match=says):
-        torch.ops.ascend_sample.sample_kept_rows(*given, near=torch.ones(2))
-    with pytest.raises(TypeError, match="near must be Float, got Double"):
-        torch.ops.ascend_sample.sample_kept_rows(*given, near=torch.ones(3, dtype=torch.float64))
