@@ -6,15 +6,20 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
+import pytest
 import torch
 
 from ascend_sample.parity.cases import shape_of
-from ascend_sample.parity.compare import Comparison, Result, compare
+from ascend_sample.parity.compare import Comparison, Kind, Result, compare
 from ascend_sample.parity.row_model import V1, V2, Rules
 
 MAX_TOP_K = 1024
 SKIPS_TOP_K = 0
+Drawn = int | tuple[int, list[int]]
+"""An id, or an id with the kept ids."""
+HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
 
 
 def places_of(rows: int, largest: int) -> Iterator[int]:
@@ -31,8 +36,8 @@ def places_of(rows: int, largest: int) -> Iterator[int]:
 
 def judge(
     logits: list[float],
-    expected: int | tuple[int, list[int]],
-    actual: int | tuple[int, list[int]],
+    expected: Drawn,
+    actual: Drawn,
     k: int = SKIPS_TOP_K,
     p: float = 1.0,
     q: list[float] | None = None,
@@ -41,10 +46,10 @@ def judge(
     rules: Rules = V1,
     device_sorts_probabilities: bool = False,
 ) -> Comparison:
-    """Judges one float32 row; a result is an id, or an id with the kept ids."""
+    """Judges one float32 row."""
     values = torch.tensor([logits])
 
-    def result(drawn: int | tuple[int, list[int]]) -> Result:
+    def result(drawn: Drawn) -> Result:
         if isinstance(drawn, int):
             return Result(torch.tensor([drawn]), None)
         kept = torch.full_like(values, -math.inf if input_is_logits else 0.0)
@@ -64,6 +69,17 @@ def judge(
         input_is_logits=input_is_logits,
         device_sorts_probabilities=device_sorts_probabilities,
     )
+
+
+def check_judged(
+    table: list[tuple[Kind | str, list[float], Drawn, Drawn, dict[str, Any]]], rules: Rules, subtests: pytest.Subtests
+) -> None:
+    """Checks the verdict on each row of a table; a text is part of the reason for which a row has failed."""
+    for outcome, logits, expected, actual, options in table:
+        with subtests.test(f"{logits} {expected} {actual} {options}"):
+            comparison = judge(logits, expected, actual, rules=rules, **options)
+            assert comparison.kinds == [Kind.FAILED if isinstance(outcome, str) else outcome]
+            assert not isinstance(outcome, str) or outcome in comparison.verdicts[0].reason
 
 
 @dataclass(frozen=True)

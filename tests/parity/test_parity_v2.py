@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +22,49 @@ from ascend_sample.parity.row_model import V2
 from ascend_sample.parity.run import COVERING_ROWS
 from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
-from tests.parity.parity_helpers import judge, places_of
+from tests.parity.parity_helpers import HALVES, SKIPS_TOP_K, Drawn, check_judged, places_of
 
-OFF, ALL = 0, 1.0
-ROWS = 20_000 if os.environ.get("ASCEND_SAMPLE_PARITY") == "long" else 1500
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 NAMES = ("bfloat16", "float16", "float32")
-HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
-
-
-def kind(*arguments: object, **options: object) -> Kind:
-    return judge(*arguments, rules=V2, **options).kinds[0]  # type: ignore[arg-type]
+MANY_ROWS = pytest.mark.parametrize("rows", [1500, pytest.param(20_000, marks=pytest.mark.long)])
+PROBABILITIES: dict[str, Any] = {"input_is_logits": False}
+TWO, ONE_FIRST = {"min_p": 0.5, "q": [1.0, 0.1, 1e-3], **PROBABILITIES}, {"min_p": 0.6 - 3e-6, "q": [10.0, 1e-3, 10.0]}
+JUDGED: list[tuple[Kind | str, list[float], Drawn, Drawn, dict[str, Any]]] = [
+    (Kind.TIE, [2.0, 2.0, 0.0], (0, [0, 1]), (1, [0, 1]), {"k": 2}),
+    (Kind.FAILED, [2.0, 2.0, 0.0], (0, [0, 1]), (1, [0, 1]), {"k": 2, "q": [1.0, 2.0, 1.0]}),
+    (Kind.FAILED, [2.0, 2.0, 0.0], (0, [0, 1]), (2, [0, 1]), {"k": 2}),
+    (Kind.NEAR_DRAW, [0.0, 0.0], (0, [0, 1]), (1, [0, 1]), {"k": 2, "q": [1.0, 1.0 + 5e-6]}),
+    (Kind.FAILED, [0.0, 0.0], (0, [0, 1]), (1, [0, 1]), {"k": 2, "q": [1.0, 1.0 + 1e-4]}),
+    # Near boundaries of top-p and of min-p.
+    *(
+        (kind, HALVES, (0, expected), (0, actual), {"k": k, name: bound})
+        for k in (3, SKIPS_TOP_K)
+        for kind, name, bound, expected, actual in (
+            (Kind.NEAR_BOUNDARY, "p", 0.8 + 5e-6, [0, 1, 2], [0, 1]),
+            (Kind.NEAR_BOUNDARY, "p", 0.8 - 5e-6, [0, 1], [0, 1, 2]),
+            (Kind.FAILED, "p", 0.8 + 1e-4, [0, 1, 2], [0, 1]),
+            (Kind.NEAR_BOUNDARY, "min_p", 0.6 + 3e-6, [0], [0, 1]),
+            (Kind.NEAR_BOUNDARY, "min_p", 0.6 - 3e-6, [0, 1], [0]),
+            (Kind.FAILED, "min_p", 0.601, [0], [0, 1]),
+        )
+    ),
+    # A sum that reaches p is enough.
+    (Kind.TIE, [0.0] * 4, (0, [0, 1]), (1, [0, 1]), {"p": 0.5}),
+    (Kind.TIE, [0.25] * 4, (0, [0, 1]), (1, [0, 1]), {"p": 0.5, **PROBABILITIES}),
+    # No tolerance where sums or min-p are exact.
+    (Kind.FAILED, [0.0] * 4, (0, [0, 1]), (0, [0, 1, 2]), {"p": 0.5}),
+    (Kind.FAILED, [0.25] * 4, (0, [0, 1]), (0, [0, 1, 2]), {"p": 0.5, **PROBABILITIES}),
+    (Kind.FAILED, [0.0] * 4, (0, [0]), (0, [0, 1]), {"p": 0.0}),
+    (Kind.FAILED, [0.5, 0.25, 0.125], (0, [0, 1]), (0, [0]), {"min_p": 0.5, **PROBABILITIES}),
+    (Kind.FAILED, [0.5, 0.25, 0.125], (0, [0]), (0, [0, 1]), {"min_p": 1.0, **PROBABILITIES}),
+    # Below 1, min-p keeps equal entries together; the reference's own result must be admissible.
+    ("2 entries are kept instead of 1 to 1", [0.0, 0.0], (0, [0]), (0, [0, 1]), {"min_p": 1.0}),
+    # The noise of min-p alone is by place; with one entry more, it is read at other places.
+    (Kind.EXACT, [0.25, 0.0, 0.5], (2, [0, 2]), (2, [0, 2]), TWO),
+    (Kind.FAILED, [0.25, 0.0, 0.5], (2, [0, 2]), (0, [0, 2]), TWO),
+    (Kind.NEAR_BOUNDARY, HALVES, (1, [0, 1]), (0, [0]), ONE_FIRST),
+    (Kind.FAILED, HALVES, (1, [0, 1]), (1, [0]), ONE_FIRST),
+]
 
 
 def weighing_one(weigh: Callable[[Tensor], Tensor]) -> Callable[..., TopKTopPSampleV2]:
@@ -52,216 +83,168 @@ def weighing_one(weigh: Callable[[Tensor], Tensor]) -> Callable[..., TopKTopPSam
     return call
 
 
-class TestJudge:
-    def test_tie(self) -> None:
-        row = [2.0, 2.0, 0.0]
-        assert kind(row, (0, [0, 1]), (1, [0, 1]), k=2) is Kind.TIE
-        assert kind(row, (0, [0, 1]), (1, [0, 1]), k=2, q=[1.0, 2.0, 1.0]) is Kind.FAILED
-        assert kind(row, (0, [0, 1]), (2, [0, 1]), k=2) is Kind.FAILED
+def test_verdicts(subtests: pytest.Subtests) -> None:
+    check_judged(JUDGED, V2, subtests)
 
-    @pytest.mark.parametrize(("difference", "expected"), [(5e-6, Kind.NEAR_DRAW), (1e-4, Kind.FAILED)])
-    def test_near_draw(self, difference: float, expected: Kind) -> None:
-        options = {"k": 2, "q": [1.0, 1.0 + difference]}
-        assert kind([0.0, 0.0], (0, [0, 1]), (1, [0, 1]), **options) is expected
 
-    @pytest.mark.parametrize("k", [3, OFF])
-    @pytest.mark.parametrize(
-        ("p", "verdict"),
-        [(0.8 + 5e-6, Kind.NEAR_BOUNDARY), (0.8 - 5e-6, Kind.NEAR_BOUNDARY), (0.8 + 1e-4, Kind.FAILED)],
-    )
-    def test_near_boundary_of_top_p(self, k: int, p: float, verdict: Kind) -> None:
-        strict = [0, 1, 2] if p > 0.8 else [0, 1]
-        other = [0, 1] if p > 0.8 else [0, 1, 2]
-        assert kind(HALVES, (0, strict), (0, other), k=k, p=p) is verdict
+@pytest.mark.parametrize(
+    ("weights", "ids", "verdict"),
+    [
+        ([0.5, 0.25, 0.0], [2, 0, 9], Kind.EXACT),
+        ([0.5 * (1 + 4e-6), 0.25, 0.0], [2, 0, 9], Kind.EXACT),
+        ([0.5 * (1 + 4e-5), 0.25, 0.0], [2, 0, 9], Kind.FAILED),
+        ([0.5, 0.25, 1e-6], [2, 0, 9], Kind.FAILED),
+        ([0.5, 0.25, 0.0], [0, 2, 9], Kind.FAILED),
+        ([0.25, 0.5, 0.0], [0, 2, 9], Kind.FAILED),
+    ],
+)
+def test_sample_result(weights: list[float], ids: list[int], verdict: Kind) -> None:
+    values = torch.tensor([[0.25, 0.0, 0.5]])
+    expected = Result(torch.tensor([2]), None, torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.25, 0.0]]))
+    actual = Result(torch.tensor([2]), None, torch.tensor([ids]), torch.tensor([weights]))
+    k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
+    judged = compare(values, k, p, None, 1e-8, expected, actual, rules=V2, input_is_logits=False)
+    assert judged.kinds == [verdict]
 
-    def test_sum_that_reaches_p_is_enough(self) -> None:
-        assert kind([0.0] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5) is Kind.TIE
-        assert kind([0.25] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5, input_is_logits=False) is Kind.TIE
 
-    def test_no_tolerance_where_sums_are_exact(self) -> None:
-        assert kind([0.0] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5) is Kind.FAILED
-        assert kind([0.25] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5, input_is_logits=False) is Kind.FAILED
-        assert kind([0.0] * 4, (0, [0]), (0, [0, 1]), p=0.0) is Kind.FAILED
+@pytest.mark.parametrize(
+    ("row", "k", "ids", "weights"),
+    [
+        (
+            [1.0, -math.inf, 2.0, -math.inf, -math.inf, 0.0],
+            5,
+            [2, 0, 5, 1, 3],
+            [0.66524094, 0.24472848, 0.09003057],
+        ),
+        ([0.0, -200.0, -300.0, -400.0], 4, [0, 1, 2, 3], [1.0]),
+        ([0.0, -400.0, -300.0, -200.0], SKIPS_TOP_K, [0, 1, 2, 3], [1.0]),
+    ],
+)
+def test_sample_result_of_kept_entries_that_weigh_nothing(
+    row: list[float], k: int, ids: list[int], weights: list[float]
+) -> None:
+    size, kept = len(row), len(ids)
 
-    @pytest.mark.parametrize(
-        ("min_p", "verdict"), [(0.6 + 3e-6, Kind.NEAR_BOUNDARY), (0.6 - 3e-6, Kind.NEAR_BOUNDARY), (0.601, Kind.FAILED)]
-    )
-    @pytest.mark.parametrize("k", [3, OFF])
-    def test_near_boundary_of_min_p(self, min_p: float, verdict: Kind, k: int) -> None:
-        strict, other = ([0], [0, 1]) if min_p > 0.6 else ([0, 1], [0])
-        assert kind(HALVES, (0, strict), (0, other), k=k, min_p=min_p) is verdict
+    def judged(*changed: int) -> Kind:
+        dense_ids = torch.tensor([ids + [0] * (size - kept)])
+        dense_weights = torch.tensor([weights + [0.0] * (size - len(weights))])
+        other_ids = dense_ids.clone()
+        for place, token in zip(range(kept - 2, size), changed, strict=False):
+            other_ids[0, place] = token
+        results = (Result(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
+        k_and_p = torch.tensor([k], dtype=torch.int32), torch.tensor([1.0])
+        return compare(torch.tensor([row]), *k_and_p, None, 1e-8, *results, rules=V2).kinds[0]
 
-    def test_no_tolerance_where_min_p_is_exact(self) -> None:
-        row = [0.5, 0.25, 0.125]
-        assert kind(row, (0, [0, 1]), (0, [0]), min_p=0.5, input_is_logits=False) is Kind.FAILED
-        assert kind(row, (0, [0]), (0, [0, 1]), min_p=1.0, input_is_logits=False) is Kind.FAILED
+    assert judged() is Kind.EXACT
+    assert judged(ids[-2], ids[-1], 999) is Kind.EXACT  # behind the kept ones, where there is such a place
+    assert judged(999) is Kind.FAILED
+    assert judged(ids[-2], -7) is Kind.FAILED
+    assert judged(999, -7) is Kind.FAILED
+    assert judged(ids[-1], ids[-2]) is Kind.FAILED
+    assert judged(ids[0]) is Kind.FAILED
 
-    def test_min_p_of_one_keeps_one_of_equal_entries(self) -> None:
-        """Below 1 it keeps equal ones together; the reference's own result must be admissible."""
-        verdict = judge([0.0, 0.0], (0, [0]), (0, [0, 1]), min_p=1.0, rules=V2).verdicts[0]
-        assert verdict.reason.startswith("2 entries are kept instead of 1 to 1")
 
-    def test_q_of_min_p_alone_is_by_place(self) -> None:
-        row = [0.25, 0.0, 0.5]
-        options = {"min_p": 0.5, "input_is_logits": False, "q": [1.0, 0.1, 1e-3]}
-        assert kind(row, (2, [0, 2]), (2, [0, 2]), **options) is Kind.EXACT
-        assert kind(row, (2, [0, 2]), (0, [0, 2]), **options) is Kind.FAILED
+def test_form() -> None:
+    values = torch.zeros(1, 3)
+    k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
+    good = Result(torch.tensor([0]), None)
+    for bad in (
+        Result(torch.tensor([0], dtype=torch.int32), None),
+        Result(torch.tensor([0]), None, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
+        Result(torch.tensor([0]), None, torch.zeros(1, 3), torch.zeros(1, 3)),
+    ):
+        comparison = compare(values, k, p, None, 1e-8, good, bad, rules=V2)
+        assert comparison.kinds == [Kind.FAILED]
 
-    def test_id_of_the_other_cut(self) -> None:
-        """With one entry more, q is read at other places."""
-        options = {"min_p": 0.6 - 3e-6, "q": [10.0, 1e-3, 10.0]}
-        assert kind(HALVES, (1, [0, 1]), (0, [0]), **options) is Kind.NEAR_BOUNDARY
-        assert kind(HALVES, (1, [0, 1]), (1, [0]), **options) is Kind.FAILED
 
-    @pytest.mark.parametrize(
-        ("weights", "ids", "verdict"),
-        [
-            ([0.5, 0.25, 0.0], [2, 0, 9], Kind.EXACT),
-            ([0.5 * (1 + 4e-6), 0.25, 0.0], [2, 0, 9], Kind.EXACT),
-            ([0.5 * (1 + 4e-5), 0.25, 0.0], [2, 0, 9], Kind.FAILED),
-            ([0.5, 0.25, 1e-6], [2, 0, 9], Kind.FAILED),
-            ([0.5, 0.25, 0.0], [0, 2, 9], Kind.FAILED),
-            ([0.25, 0.5, 0.0], [0, 2, 9], Kind.FAILED),
-        ],
-    )
-    def test_sample_result(self, weights: list[float], ids: list[int], verdict: Kind) -> None:
-        values = torch.tensor([[0.25, 0.0, 0.5]])
-        expected = Result(torch.tensor([2]), None, torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.25, 0.0]]))
-        actual = Result(torch.tensor([2]), None, torch.tensor([ids]), torch.tensor([weights]))
-        k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
-        judged = compare(values, k, p, None, 1e-8, expected, actual, rules=V2, input_is_logits=False)
-        assert judged.kinds == [verdict]
+def test_covers_the_scenarios() -> None:
+    """Every scenario in every dtype, by the rows that a device must get right; the large vocabularies left out."""
+    rows: Counter[tuple[str, str]] = Counter()
+    ks_max = set()
+    for index in places_of(COVERING_ROWS, largest=8193):
+        batch = make_batch_v2(0, index, DTYPES)
+        ks_max.add(batch.ks_max)
+        for scenario, is_undefined in zip(batch.scenarios(), batch.undefined_on_device(), strict=True):
+            rows[scenario, batch.logits.dtype_name] += not is_undefined
+    fewest = min((rows[cell], cell) for cell in itertools.product(SCENARIOS, NAMES))
+    assert fewest[0] >= 10, fewest
+    assert ks_max == {1, 10, 50, 1000, 1024}
 
-    @pytest.mark.parametrize(
-        ("row", "k", "ids", "weights"),
-        [
-            (
-                [1.0, -math.inf, 2.0, -math.inf, -math.inf, 0.0],
-                5,
-                [2, 0, 5, 1, 3],
-                [0.66524094, 0.24472848, 0.09003057],
-            ),
-            ([0.0, -200.0, -300.0, -400.0], 4, [0, 1, 2, 3], [1.0]),
-            ([0.0, -400.0, -300.0, -200.0], OFF, [0, 1, 2, 3], [1.0]),
-        ],
-    )
-    def test_sample_result_of_kept_entries_that_weigh_nothing(
-        self, row: list[float], k: int, ids: list[int], weights: list[float]
-    ) -> None:
-        size, kept = len(row), len(ids)
 
-        def judged(*changed: int) -> Kind:
-            dense_ids = torch.tensor([ids + [0] * (size - kept)])
-            dense_weights = torch.tensor([weights + [0.0] * (size - len(weights))])
-            other_ids = dense_ids.clone()
-            for place, token in zip(range(kept - 2, size), changed, strict=False):
-                other_ids[0, place] = token
-            results = (Result(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
-            k_and_p = torch.tensor([k], dtype=torch.int32), torch.tensor([1.0])
-            return compare(torch.tensor([row]), *k_and_p, None, 1e-8, *results, rules=V2).kinds[0]
-
-        assert judged() is Kind.EXACT
-        assert judged(ids[-2], ids[-1], 999) is Kind.EXACT  # behind the kept ones, where there is such a place
-        assert judged(999) is Kind.FAILED
-        assert judged(ids[-2], -7) is Kind.FAILED
-        assert judged(999, -7) is Kind.FAILED
-        assert judged(ids[-1], ids[-2]) is Kind.FAILED
-        assert judged(ids[0]) is Kind.FAILED
-
-    def test_form(self) -> None:
-        values = torch.zeros(1, 3)
-        k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
-        good = Result(torch.tensor([0]), None)
-        for bad in (
-            Result(torch.tensor([0], dtype=torch.int32), None),
-            Result(torch.tensor([0]), None, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
-            Result(torch.tensor([0]), None, torch.zeros(1, 3), torch.zeros(1, 3)),
+def test_scenarios_are_those_of_the_reference() -> None:
+    words = {"A": "top-k", "p": "top-p", "m": "min-p", "1": "one entry", "q": "sample"}
+    for batch in stream(2, 300, DTYPES, make_batch_v2):
+        for name, row in zip(
+            batch.scenarios(), top_k_top_p_sample_v2_trace(*batch.tensors("cpu"), **batch.options), strict=True
         ):
-            comparison = compare(values, k, p, None, 1e-8, good, bad, rules=V2)
-            assert comparison.kinds == [Kind.FAILED]
+            expected = {words[letter] for letter in row.scenario if letter in words}
+            if "one entry" in expected:
+                name = name.replace("min-p", "")
+            assert {word for word in words.values() if word in name} == expected
 
 
-class TestStream:
-    def test_covers_the_scenarios(self) -> None:
-        """Every scenario in every dtype, by the rows that a device must get right; the large vocabularies left out."""
-        rows: Counter[tuple[str, str]] = Counter()
-        ks_max = set()
-        for index in places_of(COVERING_ROWS, largest=8193):
-            batch = make_batch_v2(0, index, DTYPES)
-            ks_max.add(batch.ks_max)
-            for scenario, is_undefined in zip(batch.scenarios(), batch.undefined_on_device(), strict=True):
-                rows[scenario, batch.logits.dtype_name] += not is_undefined
-        fewest = min((rows[cell], cell) for cell in itertools.product(SCENARIOS, NAMES))
-        assert fewest[0] >= 10, fewest
-        assert ks_max == {1, 10, 50, 1000, 1024}
-
-    def test_scenarios_are_those_of_the_reference(self) -> None:
-        words = {"A": "top-k", "p": "top-p", "m": "min-p", "1": "one entry", "q": "sample"}
-        for batch in stream(2, 300, DTYPES, make_batch_v2):
-            for name, row in zip(
-                batch.scenarios(), top_k_top_p_sample_v2_trace(*batch.tensors("cpu"), **batch.options), strict=True
-            ):
-                expected = {words[letter] for letter in row.scenario if letter in words}
-                if "one entry" in expected:
-                    name = name.replace("min-p", "")
-                assert {word for word in words.values() if word in name} == expected
-
-    def test_batch_depends_on_seed_and_index_alone(self) -> None:
-        for index in range(0, 40, 7):
-            batch, again = (make_batch_v2(5, index, DTYPES) for _ in range(2))
-            assert torch.equal(batch.logits.view().nan_to_num(), again.logits.view().nan_to_num())
-            assert batch.describe(0) == again.describe(0) != make_batch_v2(6, index, DTYPES).describe(0)
+def test_batch_depends_on_seed_and_index_alone() -> None:
+    for index in range(0, 40, 7):
+        batch, again = (make_batch_v2(5, index, DTYPES) for _ in range(2))
+        assert torch.equal(batch.logits.view().nan_to_num(), again.logits.view().nan_to_num())
+        assert batch.describe(0) == again.describe(0) != make_batch_v2(6, index, DTYPES).describe(0)
 
 
-class TestVerify:
-    def test_passes(self, device: str) -> None:
-        report = verify(device, 1500, subject=SAMPLE_V2)
-        assert report.problems() == []
-        assert report.tally.total(Kind.FAILED) == 0
-        assert "--operator top_k_top_p_sample_v2" in report.command
+@MANY_ROWS
+def test_passes(device: str, rows: int) -> None:
+    report = verify(device, rows, subject=SAMPLE_V2)
+    assert report.problems() == []
+    assert report.tally.total(Kind.FAILED) == 0
+    assert "--operator top_k_top_p_sample_v2" in report.command
 
-    @pytest.mark.parametrize(
-        "change",
-        [{"ks_max": 8}, {"min_p": None}, {"input_is_logits": True}, {"eps": 0.3}, {"p": None}],
-        ids=lambda change: next(iter(change)),
-    )
-    def test_dropped_argument_is_seen(self, change: dict[str, object]) -> None:
-        """As a binding would that passes one on wrongly."""
 
-        def wrong(logits, k, p, q=None, min_p=None, **options):  # type: ignore[no-untyped-def]
-            arguments = {"k": k, "p": p, "q": q, "min_p": min_p} | options | change
-            return top_k_top_p_sample_v2(logits, **arguments)
+@pytest.mark.parametrize(
+    "change", [{"ks_max": 8}, {"min_p": None}, {"input_is_logits": True}, {"eps": 0.3}, {"p": None}], ids=str
+)
+def test_dropped_argument_is_seen(change: dict[str, object]) -> None:
+    """As a binding would that passes one on wrongly."""
 
-        report = verify("cpu", 1200, subject=SAMPLE_V2, operator=wrong)
-        assert report.tally.total(Kind.FAILED) > 0
+    def wrong(logits, k, p, q=None, min_p=None, **options):  # type: ignore[no-untyped-def]
+        arguments = {"k": k, "p": p, "q": q, "min_p": min_p} | options | change
+        return top_k_top_p_sample_v2(logits, **arguments)
 
-    def test_other_weight_where_p_is_0_is_named(self, device: str) -> None:
-        report = verify(device, ROWS, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight))
-        assert report.problems() == []
-        assert report.readings == {OTHER_WEIGHT: report.tally.total(Kind.OTHER_READING)}
-        assert report.readings[OTHER_WEIGHT] >= 5
-        assert report.verdict() == f"PASSED: {report.readings[OTHER_WEIGHT]} rows in another reading: {OTHER_WEIGHT}"
-        answers = [finding.reading for finding in report.findings["float16"] if not finding.as_contract]
-        assert answers == ["its probability"]
-        assert "known" in report.to_text()
-        assert report.to_json()["other_readings"] == dict(report.readings)
+    report = verify("cpu", 1200, subject=SAMPLE_V2, operator=wrong)
+    assert report.tally.total(Kind.FAILED) > 0
 
-    def test_any_third_weight_where_p_is_0_fails(self) -> None:
-        report = verify("cpu", ROWS, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight / 2))
-        assert report.tally.total(Kind.OTHER_READING) == 0
-        assert report.tally.total(Kind.FAILED) >= 5
-        assert "answers to the probes contradict the contract" in report.problems()[-1]
 
-    @pytest.mark.parametrize("probe", PROBES_V2, ids=lambda probe: probe.question)
-    def test_probes(self, probe, device: str) -> None:  # type: ignore[no-untyped-def]
-        for dtype in (torch.float16, torch.float32):
-            finding = probe.run(top_k_top_p_sample_v2, device, dtype)
-            assert finding.as_contract, finding.reading
-        assert len({(each.token, each.kept, each.weight) for each in probe.outcomes}) == len(probe.outcomes)
+@MANY_ROWS
+def test_other_weight_where_p_is_0_is_named(device: str, rows: int) -> None:
+    report = verify(device, rows, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight))
+    assert report.problems() == []
+    assert report.readings == {OTHER_WEIGHT: report.tally.total(Kind.OTHER_READING)}
+    assert report.readings[OTHER_WEIGHT] >= 5
+    assert report.verdict() == f"PASSED: {report.readings[OTHER_WEIGHT]} rows in another reading: {OTHER_WEIGHT}"
+    answers = [finding.reading for finding in report.findings["float16"] if not finding.as_contract]
+    assert answers == ["its probability"]
+    assert "known" in report.to_text()
+    assert report.to_json()["other_readings"] == dict(report.readings)
 
-    def test_first_operator_is_told_from_it(self) -> None:
-        """Its answers to the questions that the two answer differently are the first operator's."""
-        first = SUBJECTS["top_k_top_p_sample"].operator
-        different = [probe for probe in PROBES_V2 if probe.min_p is None and not probe.options]
-        answers = [probe.run(first, "cpu", torch.float16) for probe in different]
-        assert sum(not finding.as_contract for finding in answers) == 5
+
+@MANY_ROWS
+def test_any_third_weight_where_p_is_0_fails(rows: int) -> None:
+    report = verify("cpu", rows, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight / 2))
+    assert report.tally.total(Kind.OTHER_READING) == 0
+    assert report.tally.total(Kind.FAILED) >= 5
+    assert "answers to the probes contradict the contract" in report.problems()[-1]
+
+
+def test_probes(device: str, subtests: pytest.Subtests) -> None:
+    for probe in PROBES_V2:
+        with subtests.test(probe.question):
+            for dtype in (torch.float16, torch.float32):
+                finding = probe.run(top_k_top_p_sample_v2, device, dtype)
+                assert finding.as_contract, finding.reading
+            assert len({(each.token, each.kept, each.weight) for each in probe.outcomes}) == len(probe.outcomes)
+
+
+def test_first_operator_is_told_from_it() -> None:
+    """Its answers to the questions that the two answer differently are the first operator's."""
+    first = SUBJECTS["top_k_top_p_sample"].operator
+    different = [probe for probe in PROBES_V2 if probe.min_p is None and not probe.options]
+    answers = [probe.run(first, "cpu", torch.float16) for probe in different]
+    assert sum(not finding.as_contract for finding in answers) == 5

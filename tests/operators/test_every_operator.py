@@ -1,0 +1,120 @@
+"""Each torch operator by one table: schema, fake kernel, strides, empty batches, threads, and tensors that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from ascend_sample.npu.operators import OPERATORS
+
+BATCH_SIZE, VOCAB_SIZE = 3, 40
+NAMESPACE = torch.ops.ascend_sample
+Arguments = dict[str, Any]
+
+
+def _rows() -> Arguments:
+    """A request a row: k is on for two, p for two and min-p for one."""
+    return {
+        "temperature": torch.tensor([1.0, 0.7, 0.0]),
+        "k": torch.tensor([5, 0, 7], dtype=torch.int32),
+        "p": torch.tensor([0.9, 1.0, 0.5]),
+        "min_p": torch.tensor([0.0, 0.1, 0.0]),
+        "seed": torch.arange(BATCH_SIZE),
+        "position": torch.arange(BATCH_SIZE) + 4,
+    }
+
+
+def _only(*names: str) -> Arguments:
+    return {name: value for name, value in _rows().items() if name in names}
+
+
+def _sampled(dtype: torch.dtype, **more: Any) -> Arguments:
+    numbers = _rows()
+    logits = _logits().to(dtype)
+    return {"logits": logits, "k": numbers["k"], "p": numbers["p"].to(dtype), "is_need_logits": True, **more}
+
+
+def _logits() -> Tensor:
+    return 3 * torch.randn(BATCH_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def _q() -> Tensor:
+    return torch.rand(BATCH_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(1))
+
+
+HALF, IDS = torch.float16, torch.arange(BATCH_SIZE)
+WANTED = torch.tensor([True, False, True])
+FIRST: list[Arguments] = [_sampled(torch.float32), _sampled(HALF, q=_q()), _sampled(torch.bfloat16, q=_q())]
+SECOND: list[Arguments] = [
+    *(arguments | {"min_p": torch.full((BATCH_SIZE,), 0.1).to(arguments["logits"].dtype)} for arguments in FIRST),
+    _sampled(HALF, is_need_sample_result=True, ks_max=9),
+]
+MAXIMA, SUMS = torch.ones(BATCH_SIZE, 2), torch.ones(BATCH_SIZE, 2) + 1
+ONES = torch.ones(BATCH_SIZE)
+CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
+EACH: dict[str, list[Arguments]] = {
+    "best_tokens": [{"logits": _logits(), "count": 3, "temperature": 0.7}],
+    "chunk_sums": [{"logits": _logits(), "rows": None, "entropy": True}, {"logits": _logits(), "rows": IDS[:2]}],
+    "count_above": [{"logits": _logits(), "rows": None, "bounds": ONES}],
+    "exponential_noise": [{**_only("seed", "position"), "lanes": 7, "purpose": 1, "first_lane": 4}],
+    "filter_logits": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p"), "keep_ties": True}],
+    "filter_probabilities": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p")}],
+    "first_of_rows": [{"logits": _logits(), "rows": rows, "count": 3} for rows in (None, IDS[:2])],
+    "log_of_sums": [{"maxima": MAXIMA, "sums": SUMS, "distances": distances} for distances in (None, MAXIMA)],
+    "row_logprobs": [
+        {"logits": _logits(), "rows": None, "token_ids": IDS, "count": 3, "entropy": True, "named": IDS[:, None] + 5},
+        {"logits": _logits(), "rows": IDS[:1] + 1, "token_ids": IDS[:1], "count": 0, "is_normalised": False},
+    ],
+    "sample_kept_rows": [{"logits": _logits(), "rows": None, "is_wanted": WANTED, **_rows(), "near": ONES / 2}],
+    "sample_ranked_rows": [
+        {"logits": _logits(), "asking": asking, "count": 2, "is_normalised": True, **_rows()} for asking in (None, IDS[:2])
+    ],
+    "sample_rows": [{"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))],
+    "shard_histogram": [
+        {"logits": _logits(), "rows": None, "maximum": ONES, "counts": WANTED, "prefix": 0 * IDS, "digit": 3}
+    ],
+    "shard_leads": [
+        {"logits": _logits(), "rows": None, "first_id": 17, **_only("temperature", "min_p", "seed", "position"), **cuts}
+        for cuts in ({}, {"slack": 0.1, "maximum": ONES, **CUTS})
+    ],
+    **{name + suffix: FIRST for name in list(OPERATORS)[:1] for suffix in ("", "_composite", "_reference")},
+    **{name + suffix: SECOND for name in list(OPERATORS)[1:] for suffix in ("", "_composite", "_reference")},
+    "value_ranges": [{"logits": _logits(), "temperature": ONES, "ranges": torch.ones(BATCH_SIZE, 3)}],
+    "verify_drafts": [{"logits": _logits(), "draft_ids": IDS[:1], "ends": torch.tensor([2, 3]), **_rows()}],
+}
+ON_NPU = {name + suffix: EACH[name] for name in OPERATORS for suffix in ("", "_cffi")}
+EACH_NAME = pytest.mark.parametrize("name", EACH)
+
+
+def _all_equal(left: Any, right: Any) -> bool:
+    pairs = zip(left, right, strict=True) if isinstance(left, tuple) else [(left, right)]
+    return all(a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+def _changed(arguments: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
+    return {name: change(value) if isinstance(value, Tensor) else value for name, value in arguments.items()}
+
+
+def test_the_table_has_every_operator() -> None:
+    names = {name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("ascend_sample::")}
+    hidden = {name for name in names if name.startswith("check_")} | {"cpu_capability"}  # they return no tensor
+    assert names - hidden == EACH.keys() | ON_NPU.keys()
+
+
+@EACH_NAME
+def test_schema_and_fake_kernel(name: str) -> None:
+    for arguments in EACH[name]:
+        assert set(opcheck(getattr(NAMESPACE, name).default, (), arguments).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", ON_NPU)
+def test_schema_and_fake_kernel_on_the_npu(name: str, npu: str) -> None:
+    """With a sample result where there is one, whose ids are defined behind the kept ones as well."""
+    for arguments in ON_NPU[name][1:]:
+        on_npu = _changed(arguments, lambda tensor: tensor.to(npu))
+        assert set(opcheck(getattr(NAMESPACE, name).default, (), on_npu).values()) == {"SUCCESS"}
