@@ -1,4 +1,4 @@
-"""Each torch operator by one table: schema, fake kernel, strides, empty batches, threads, and tensors that it refuses."""
+"""Each torch operator by one table: schema, fake kernel, strides, threads, empty batches, and what it refuses."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
+import ascend_sample.sampling.step.kept  # noqa: F401  registers the fake kernel of sample_kept_rows
 from ascend_sample.npu.operators import OPERATORS
 
-BATCH_SIZE, VOCAB_SIZE = 3, 40
+BATCH_SIZE, VOCAB_SIZE, RANGES = 12, 300, 7
 NAMESPACE = torch.ops.ascend_sample
 Arguments = dict[str, Any]
 
 
 def _rows() -> Arguments:
-    """A request a row: k is on for two, p for two and min-p for one."""
+    """A request a row, of three kinds in turn; the last is greedy."""
     return {
-        "temperature": torch.tensor([1.0, 0.7, 0.0]),
-        "k": torch.tensor([5, 0, 7], dtype=torch.int32),
-        "p": torch.tensor([0.9, 1.0, 0.5]),
-        "min_p": torch.tensor([0.0, 0.1, 0.0]),
+        "temperature": torch.tensor([1.0, 0.7, 0.0] * (BATCH_SIZE // 3)),
+        "k": torch.tensor([5, 0, 7] * (BATCH_SIZE // 3), dtype=torch.int32),
+        "p": torch.tensor([0.9, 1.0, 0.5] * (BATCH_SIZE // 3)),
+        "min_p": torch.tensor([0.0, 0.1, 0.0] * (BATCH_SIZE // 3)),
         "seed": torch.arange(BATCH_SIZE),
         "position": torch.arange(BATCH_SIZE) + 4,
     }
@@ -48,13 +49,13 @@ def _q() -> Tensor:
 
 
 HALF, IDS = torch.float16, torch.arange(BATCH_SIZE)
-WANTED = torch.tensor([True, False, True])
+WANTED = IDS % 3 != 1
 FIRST: list[Arguments] = [_sampled(torch.float32), _sampled(HALF, q=_q()), _sampled(torch.bfloat16, q=_q())]
 SECOND: list[Arguments] = [
     *(arguments | {"min_p": torch.full((BATCH_SIZE,), 0.1).to(arguments["logits"].dtype)} for arguments in FIRST),
     _sampled(HALF, is_need_sample_result=True, ks_max=9),
 ]
-MAXIMA, SUMS = torch.ones(BATCH_SIZE, 2), torch.ones(BATCH_SIZE, 2) + 1
+MAXIMA, SUMS = torch.ones(BATCH_SIZE, 2), torch.ones(BATCH_SIZE, 2, dtype=torch.float64) + 1
 ONES = torch.ones(BATCH_SIZE)
 CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
 EACH: dict[str, list[Arguments]] = {
@@ -72,7 +73,8 @@ EACH: dict[str, list[Arguments]] = {
     ],
     "sample_kept_rows": [{"logits": _logits(), "rows": None, "is_wanted": WANTED, **_rows(), "near": ONES / 2}],
     "sample_ranked_rows": [
-        {"logits": _logits(), "asking": asking, "count": 2, "is_normalised": True, **_rows()} for asking in (None, IDS[:2])
+        {"logits": _logits(), "asking": asking, "count": 2, "is_normalised": True, **_rows()}
+        for asking in (None, IDS[:2])
     ],
     "sample_rows": [{"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))],
     "shard_histogram": [
@@ -84,10 +86,14 @@ EACH: dict[str, list[Arguments]] = {
     ],
     **{name + suffix: FIRST for name in list(OPERATORS)[:1] for suffix in ("", "_composite", "_reference")},
     **{name + suffix: SECOND for name in list(OPERATORS)[1:] for suffix in ("", "_composite", "_reference")},
-    "value_ranges": [{"logits": _logits(), "temperature": ONES, "ranges": torch.ones(BATCH_SIZE, 3)}],
-    "verify_drafts": [{"logits": _logits(), "draft_ids": IDS[:1], "ends": torch.tensor([2, 3]), **_rows()}],
+    "value_ranges": [{"logits": _logits(), "temperature": ONES, "ranges": torch.full((RANGES, BATCH_SIZE), 0.5)}],
+    "verify_drafts": [{"logits": _logits(), "draft_ids": IDS[::2], "ends": IDS[1::2] + 1, **_rows()}],
 }
 ON_NPU = {name + suffix: EACH[name] for name in OPERATORS for suffix in ("", "_cffi")}
+LAYOUTS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
+    lambda tensor: tensor.T.contiguous().T if tensor.dim() == 2 else tensor.repeat_interleave(3)[1::3],
+)
 EACH_NAME = pytest.mark.parametrize("name", EACH)
 
 
@@ -101,7 +107,9 @@ def _changed(arguments: Arguments, change: Callable[[Tensor], Tensor]) -> Argume
 
 
 def test_the_table_has_every_operator() -> None:
-    names = {name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("ascend_sample::")}
+    names = {
+        name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("ascend_sample::")
+    }
     hidden = {name for name in names if name.startswith("check_")} | {"cpu_capability"}  # they return no tensor
     assert names - hidden == EACH.keys() | ON_NPU.keys()
 
@@ -118,3 +126,42 @@ def test_schema_and_fake_kernel_on_the_npu(name: str, npu: str) -> None:
     for arguments in ON_NPU[name][1:]:
         on_npu = _changed(arguments, lambda tensor: tensor.to(npu))
         assert set(opcheck(getattr(NAMESPACE, name).default, (), on_npu).values()) == {"SUCCESS"}
+
+
+@EACH_NAME
+def test_strides_and_threads_change_nothing_and_nothing_is_written(name: str) -> None:
+    operator = getattr(NAMESPACE, name)
+    threads = torch.get_num_threads()
+    for arguments in EACH[name]:
+        before, expected = _changed(arguments, torch.clone), operator(**arguments)
+        for layout in LAYOUTS:
+            assert _all_equal(operator(**_changed(arguments, layout)), expected)
+        try:
+            torch.set_num_threads(3)
+            assert _all_equal(operator(**arguments), expected)
+        finally:
+            torch.set_num_threads(threads)
+        assert all(_all_equal(arguments[key], value) for key, value in before.items() if isinstance(value, Tensor))
+
+
+@EACH_NAME
+def test_empty_batches(name: str) -> None:
+    for arguments in EACH[name]:
+        results = getattr(NAMESPACE, name)(**_changed(arguments, lambda t: t[:, :0] if len(t) == RANGES else t[:0]))
+        first = results[0] if isinstance(results, tuple) else results
+        assert len(first) == 0
+
+
+@EACH_NAME
+def test_tensors_of_other_dtypes_and_dimensions_are_refused_by_name(name: str, subtests: pytest.Subtests) -> None:
+    owner = name.removesuffix("_composite").removesuffix("_reference")
+    for arguments in EACH[name]:
+        for argument, good in arguments.items():
+            if isinstance(good, Tensor):
+                for error, bad in (
+                    (TypeError, torch.empty(good.shape, dtype=torch.bits8)),
+                    (ValueError, good[None, None]),
+                ):
+                    says = f"^{owner}: {argument} must "
+                    with subtests.test(f"{argument} {error.__name__}"), pytest.raises(error, match=says):
+                        getattr(NAMESPACE, name)(**arguments | {argument: bad})
