@@ -251,13 +251,13 @@ class TestReport:
 
 
 class TestProbes:
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.question)
-    def test_device_answers_as_the_contract_says(self, probe, device: str, dtype: torch.dtype) -> None:
-        if not probe.defined_on_device and is_real_npu(device):
-            pytest.skip("undefined on a real device")
-        finding = probe.run(ascend_sample.top_k_top_p_sample, device, dtype)
-        assert finding.as_contract, finding.reading
+    def test_device_answers_as_the_contract_says(self, device: str, subtests: pytest.Subtests) -> None:
+        for probe in PROBES:
+            for dtype in (torch.bfloat16, torch.float16):
+                if probe.defined_on_device or not is_real_npu(device):
+                    with subtests.test(f"{probe.question} {dtype}"):
+                        finding = probe.run(ascend_sample.top_k_top_p_sample, device, dtype)
+                        assert finding.as_contract, finding.reading
 
     @pytest.mark.parametrize(
         ("change", "answers"),
