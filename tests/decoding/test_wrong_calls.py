@@ -259,8 +259,8 @@ def test_a_prompt_that_the_drafter_alone_cannot_read_is_its_fault() -> None:
 
 def test_a_prompt_beyond_the_embeddings_is_refused_unless_it_is_padding(device: str) -> None:
     decoder = Decoder(DecoderConfig(vocab_size=11, hidden_size=8, heads=2, layers=1)).eval().to(device)
-    prompt = torch.tensor([[11, 3, 5]], device=device)
+    prompt, memory = torch.tensor([[11, 3, 5]], device=device), {"memory": torch.zeros(1, 2, 8, device=device)}
     with pytest.raises(ValueError, match=r"input_ids must be in \[0, 11\), .* got \[11\] in the rows \[0\]"):
-        greedy_search(decoder, prompt, 2)
-    padded = greedy_search(decoder, prompt, 2, attention_mask=prompt < 11)
-    assert padded.to_lists() == greedy_search(decoder, prompt[:, 1:], 2).to_lists()
+        greedy_search(decoder, prompt, max_new_tokens=2, encoder=memory)
+    padded = greedy_search(decoder, prompt, max_new_tokens=2, encoder=memory, attention_mask=prompt < 11)
+    assert padded.to_lists() == greedy_search(decoder, prompt[:, 1:], max_new_tokens=2, encoder=memory).to_lists()
