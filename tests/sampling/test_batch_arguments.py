@@ -18,134 +18,68 @@ def example(device: str = "cpu") -> SamplingBatch:
     return batch
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda batch: batch.add({"top_k": 5}), TypeError, "params must be SamplingParams, got dict."),
-        (lambda batch: batch.extend(SamplingParams()), TypeError, "params must be a list, got SamplingParams()."),
-        (lambda batch: batch.add(SamplingParams(), 5), TypeError, "prompt_ids must be a list of ints, got 5."),
-        (
-            lambda batch: batch.add(SamplingParams(), torch.tensor([[1, 2, 3]])),
-            TypeError,
-            "prompt_ids must be a list of ints, got a tensor of torch.int64 [1, 3].",
-        ),
-        (lambda batch: batch.add(SamplingParams(), torch.tensor(3)), TypeError, "got a tensor of torch.int64 []."),
-        (lambda batch: batch.add(SamplingParams(), "text"), TypeError, "prompt_ids must be a list of ints, got 'text'"),
-        (
-            lambda batch: batch.add(SamplingParams(stop_sequences=[[1, 2]]), output_ids={3, 4}),
-            TypeError,
-            "output_ids must be a list of ints, got {3, 4}.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(stop_sequences=[[1, 2]]), output_ids=None),
-            TypeError,
-            "output_ids must be a list of ints, got None.",
-        ),
-        (lambda batch: batch.add(SamplingParams(), position=2**63 - 1), ValueError, "position must be in [0, "),
-        (
-            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [[1], [1, 2]]),
-            TypeError,
-            "prompt_ids must be a list of ints",
-        ),
-        (lambda batch: batch.append(torch.tensor([1]), 5), TypeError, "rows must be ints, got 5."),
-        (lambda batch: batch.reorder([[0], [0, 1]]), ValueError, "permutation must name each of 2 rows once"),
-        (
-            lambda batch: batch.add(SamplingParams(bad_ids=[10])),
-            ValueError,
-            "bad_ids must hold ids in [0, 10), got 10.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(logit_bias={99: 1.0})),
-            ValueError,
-            "logit_bias must hold ids in [0, 10)",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(vocab_size=11)),
-            ValueError,
-            "vocab_size must be the batch's, 10, got 11.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(logprobs=11)),
-            ValueError,
-            "logprobs must be an int in [0, 10], got 11.",
-        ),
-        (lambda batch: batch.add(SamplingParams(bad_ids=range(10))), ValueError, "bad_ids must leave at least one"),
-        (
-            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [3, 10]),
-            ValueError,
-            "prompt_ids must hold ids in [0, 10), got 10.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(frequency_penalty=2.0), output_ids=[-1]),
-            ValueError,
-            "output_ids must hold ids in [0, 10), got -1.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [3, 0.5]),
-            TypeError,
-            "prompt_ids must be a list of ints, got 0.5 at place 1.",
-        ),
-        (
-            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [2**70]),
-            TypeError,
-            "prompt_ids must be a list of ints, got [1180591620717411303424].",
-        ),
-        (lambda batch: batch.add(SamplingParams(), position=-1), ValueError, "position must be in [0, "),
-        (lambda batch: batch.add(SamplingParams(), position=1.0), TypeError, "position must be an int, got 1.0."),
-        (
-            lambda batch: batch.extend([SamplingParams()] * 2, [[1]]),
-            ValueError,
-            "prompt_ids must be as many as params, 2, got 1.",
-        ),
-        (
-            lambda batch: batch.extend([SamplingParams(bad_ids=[3]), SamplingParams(bad_ids=[10])]),
-            ValueError,
-            "bad_ids must hold ids in [0, 10), got 10.",
-        ),
-        (lambda batch: batch.remove(2), IndexError, "row must be in [0, 2), got 2."),
-        (lambda batch: batch.remove(-1), IndexError, "row must be in [0, 2), got -1."),
-        (lambda batch: batch.remove(True), TypeError, "row must be an int, got True."),
-        (lambda batch: batch.swap(0, 2), IndexError, "row must be in [0, 2), got 2."),
-        (lambda batch: batch.reorder([0]), ValueError, "permutation must name each of 2 rows once, got [0]."),
-        (lambda batch: batch.reorder([0, 0]), ValueError, "permutation must name each of 2 rows once"),
-        (lambda batch: batch.reorder([0, 2]), ValueError, "permutation must name each of 2 rows once"),
-        (lambda batch: batch.reorder([0.0, 1.0]), ValueError, "permutation must name each of 2 rows once"),
-        (lambda batch: batch.append([1, 2]), TypeError, "token_ids must be an int64 tensor, got list."),
-        (lambda batch: batch.append(torch.tensor([1.0, 2.0])), TypeError, "got a tensor of torch.float32."),
-        (
-            lambda batch: batch.append(torch.tensor([1, 2, 3])),
-            ValueError,
-            "token_ids must have the shape [2], got [3].",
-        ),
-        (
-            lambda batch: batch.append(torch.tensor([[1], [2]])),
-            ValueError,
-            "token_ids must have the shape [2], got [2, 1].",
-        ),
-        (
-            lambda batch: batch.append(torch.tensor([1]), [0, 1]),
-            ValueError,
-            "token_ids must have the shape [2], got [1].",
-        ),
-        (lambda batch: batch.append(torch.tensor([1]), [2]), IndexError, "row must be in [0, 2), got 2."),
-        (lambda batch: batch.append(torch.tensor([1]), [-1]), IndexError, "row must be in [0, 2), got -1."),
-        (lambda batch: batch.append(torch.tensor([1]), [0.5]), TypeError, "rows must be ints, got [0.5]."),
-        (lambda batch: batch.append(torch.tensor([1]), [True]), TypeError, "rows must be ints, got [True]."),
-        (lambda batch: batch.process(None), TypeError, "logits must be a floating-point tensor, got NoneType."),
-        (lambda batch: batch.process(torch.zeros(2, 10).int()), TypeError, "got a tensor of torch.int32."),
-        (lambda batch: batch.process(torch.zeros(2, 9)), ValueError, "logits must have the shape [2, 10], got [2, 9]."),
-        (
-            lambda batch: batch.process(torch.zeros(3, 10)),
-            ValueError,
-            "logits must have the shape [2, 10], got [3, 10].",
-        ),
-        (
-            lambda batch: batch.process(torch.zeros(2, 16)),
-            ValueError,
-            "logits must have the shape [2, 10], got [2, 16]. Cut the padding off, as with logits[:, :10], or",
-        ),
-    ],
-)
+PENALISED = SamplingParams(repetition_penalty=2.0)
+STOPPING = SamplingParams(stop_sequences=[[1, 2]])
+ANY = SamplingParams()
+IDS = torch.tensor([1, 2, 3])
+CALLS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda b: b.add({"top_k": 5}), TypeError, "params must be SamplingParams, got dict."),
+    (lambda b: b.extend(ANY), TypeError, "params must be a list, got SamplingParams()."),
+    (lambda b: b.add(ANY, 5), TypeError, "prompt_ids must be a list of ints, got 5."),
+    (
+        lambda b: b.add(ANY, IDS[None]),
+        TypeError,
+        "prompt_ids must be a list of ints, got a tensor of torch.int64 [1, 3]",
+    ),
+    (lambda b: b.add(ANY, "text"), TypeError, "prompt_ids must be a list of ints, got 'text'"),
+    (lambda b: b.add(STOPPING, output_ids={3, 4}), TypeError, "output_ids must be a list of ints, got {3, 4}."),
+    (lambda b: b.add(STOPPING, output_ids=None), TypeError, "output_ids must be a list of ints, got None."),
+    (lambda b: b.add(PENALISED, [[1], [1, 2]]), TypeError, "prompt_ids must be a list of ints"),
+    (lambda b: b.add(PENALISED, [3, 0.5]), TypeError, "prompt_ids must be a list of ints, got 0.5 at place 1."),
+    (
+        lambda b: b.add(PENALISED, [2**70]),
+        TypeError,
+        "prompt_ids must be a list of ints, got [1180591620717411303424].",
+    ),
+    (lambda b: b.add(PENALISED, [3, 10]), ValueError, "prompt_ids must hold ids in [0, 10), got 10."),
+    (lambda b: b.add(PENALISED, output_ids=[-1]), ValueError, "output_ids must hold ids in [0, 10), got -1."),
+    (lambda b: b.add(SamplingParams(bad_ids=[10])), ValueError, "bad_ids must hold ids in [0, 10), got 10."),
+    (lambda b: b.add(SamplingParams(vocab_size=11)), ValueError, "vocab_size must be the batch's, 10, got 11."),
+    (lambda b: b.add(ANY, position=-1), ValueError, "position must be in [0, "),
+    (lambda b: b.add(ANY, position=2**63 - 1), ValueError, "position must be in [0, "),
+    (lambda b: b.add(ANY, position=1.0), TypeError, "position must be an int, got 1.0."),
+    (lambda b: b.extend([ANY] * 2, [[1]]), ValueError, "prompt_ids must be as many as params, 2, got 1."),
+    (lambda b: b.extend([ANY, SamplingParams(bad_ids=[10])]), ValueError, "bad_ids must hold ids in [0, 10), got 10."),
+    (lambda b: b.remove(2), IndexError, "row must be in [0, 2), got 2."),
+    (lambda b: b.remove(-1), IndexError, "row must be in [0, 2), got -1."),
+    (lambda b: b.remove(True), TypeError, "row must be an int, got True."),
+    (lambda b: b.swap(0, 2), IndexError, "row must be in [0, 2), got 2."),
+    *(
+        (lambda b, wrong=wrong: b.reorder(wrong), ValueError, "permutation must name each of 2 rows once")
+        for wrong in ([0], [0, 0], [0, 2], [0.0, 1.0], [[0], [0, 1]])
+    ),
+    (lambda b: b.append([1, 2]), TypeError, "token_ids must be an int64 tensor, got list."),
+    (lambda b: b.append(torch.ones(2)), TypeError, "got a tensor of torch.float32."),
+    (lambda b: b.append(IDS), ValueError, "token_ids must have the shape [2], got [3]."),
+    (lambda b: b.append(IDS[:2, None]), ValueError, "token_ids must have the shape [2], got [2, 1]."),
+    (lambda b: b.append(IDS[:1], [0, 1]), ValueError, "token_ids must have the shape [2], got [1]."),
+    (lambda b: b.append(IDS[:1], [2]), IndexError, "row must be in [0, 2), got 2."),
+    (lambda b: b.append(IDS[:1], [-1]), IndexError, "row must be in [0, 2), got -1."),
+    (lambda b: b.append(IDS[:1], [0.5]), TypeError, "rows must be ints, got [0.5]."),
+    (lambda b: b.append(IDS[:1], [True]), TypeError, "rows must be ints, got [True]."),
+    (lambda b: b.append(IDS[:1], 5), TypeError, "rows must be ints, got 5."),
+    (lambda b: b.process(None), TypeError, "logits must be a floating-point tensor, got NoneType."),
+    (lambda b: b.process(torch.zeros(2, 10).int()), TypeError, "got a tensor of torch.int32."),
+    (lambda b: b.process(torch.zeros(3, 10)), ValueError, "logits must have the shape [2, 10], got [3, 10]."),
+    (
+        lambda b: b.process(torch.zeros(2, 16)),
+        ValueError,
+        "got [2, 16]. Cut the padding off, as with logits[:, :10], or",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), CALLS)
 def test_a_wrong_call_is_refused_and_changes_nothing(
     call: Callable[[SamplingBatch], Any], error: type[Exception], message: str
 ) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from kept_oracle import EXACT
 from kept_rows import BY_HAND, DTYPES, INF, KINDS, NAN, check_rows, drawn_sets, new_batch, params_of, rows_of, sets_of
 
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.support.code_paths import assert_same_on_all_code_paths
 from tests.support.emulation import assert_same_numbers
 
@@ -101,31 +98,6 @@ def test_ties_at_the_cut_go_by_id() -> None:
     for params in ({"top_k": 40}, {"top_k": 600}, {"top_k": 3000}, {"top_p": 0.4}, {"top_p": 0.8, "min_p": 0.1}):
         check_rows(logits, [params_of(**params)] * 24)
         check_rows(logits.float(), [params_of(**params)] * 24)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_trainer_recomputes_the_same_log_probabilities(dtype: torch.dtype, device: str) -> None:
-    """From the model's logits, the temperature and the ids alone, in float64."""
-    logits = rows_of(64, 3000, dtype)
-    params = [params_of(top_k=200, top_p=0.95, temperature=0.7 + row / 64, seed=row) for row in range(64)]
-    batch = new_batch(params, 3000, device)
-    output = Sampler()(logits.to(device), batch)
-    kept = sets_of(output)
-    for row, token_id in enumerate(output.token_ids.tolist()):
-        ids, log_probs = kept.of_row(row)
-        temperature = np.float64(np.float32(params[row].temperature))
-        recomputed = (logits[row].double()[ids.long()] / temperature).log_softmax(0)
-        assert (log_probs.double() - recomputed).abs().max() <= EXACT
-        assert token_id in ids.tolist()
-
-
-def test_the_sets_say_what_is_drawn(device: str) -> None:
-    """exp(logprobs) are the probabilities of the reference."""
-    for params in ({"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.6, "temperature": 2.0}):
-        kept = drawn_sets(BY_HAND[None], [params_of(**params)], device)
-        target = target_distribution(BY_HAND.numpy(), SamplingParams(**params))
-        assert np.flatnonzero(target).tolist() == kept.ids.tolist()
-        np.testing.assert_allclose(kept.logprobs.exp().numpy(), target[target > 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -241,6 +241,8 @@ RULED = (
     {"logit_bias": {2: 3.0}},
     {"logit_bias": {4: 3.0}},
     {"thinking_budget": 2, "thinking_start": 0, "thinking_end": 1, "thinking_closing": [5, 3, 1]},
+    {"repetition_penalty": 1.5, "allowed_ids": [0, 1, 2, 4]},
+    {"min_tokens": 3, "stop_ids": [3], "frequency_penalty": 0.5, "bad_ids": [5]},
     {},
 )
 
