@@ -133,8 +133,8 @@ LEADING = (
 """Whose sizes decide those of others, which are refused then, or of what is returned."""
 
 
-@pytest.mark.parametrize(("operator", "good"), GOOD)
-def test_torch_checks_every_operator(operator: str, good: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("operator", "good"), GOOD[:8])
+def test_torch_checks_operators_that_draw_and_filter(operator: str, good: dict[str, Any]) -> None:
     torch.library.opcheck(getattr(torch.ops.ascend_sample, operator).default, (), good)
 
 
