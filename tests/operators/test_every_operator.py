@@ -145,6 +145,20 @@ def test_strides_and_threads_change_nothing_and_nothing_is_written(name: str) ->
         assert all(_all_equal(arguments[key], value) for key, value in before.items() if isinstance(value, Tensor))
 
 
+@pytest.mark.parametrize("name", [name + suffix for name in OPERATORS for suffix in ("", "_composite", "_reference")])
+def test_strides_empty_batches_and_rows_alone_on_each_device(name: str, device: str) -> None:
+    operator = getattr(NAMESPACE, name)
+    for arguments in EACH[name]:
+        moved = _changed(arguments, lambda tensor: tensor.to(device))
+        for layout in (*LAYOUTS, lambda tensor: tensor[:1].expand(tensor.shape)):
+            strided = _changed(moved, layout)
+            plain = _changed(strided, lambda tensor: tensor.clone(memory_format=torch.contiguous_format))
+            assert _all_equal(operator(**strided), operator(**plain))
+        assert len(operator(**_changed(moved, lambda tensor: tensor[:0]))[0]) == 0
+        alone = [operator(**_changed(moved, lambda tensor, b=b: tensor[b : b + 1]))[0].item() for b in range(3)]
+        assert alone == operator(**moved)[0][:3].tolist()
+
+
 @EACH_NAME
 def test_empty_batches(name: str) -> None:
     for arguments in EACH[name]:
