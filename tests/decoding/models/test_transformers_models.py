@@ -69,7 +69,7 @@ def test_cached_equals_uncached_after_many_operations(
 
 @pytest.mark.parametrize("kind", RAGGED)
 def test_cached_equals_uncached_after_each_operation(kind: str) -> None:
-    for operations, seed in itertools.product(ONE_OF_EACH[:2], range(2)):
+    for operations, seed in itertools.product(ONE_OF_EACH[:2], (2, 3)):
         compare(kind, operations, 3, 4, seed)
 
 
