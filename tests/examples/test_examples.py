@@ -104,9 +104,7 @@ def test_a_value_that_cannot_be_is_refused(example: str, option: str, value: str
     pytest.importorskip("tokenizers", reason="their language model needs it")
     finished = run_python_warm(str(EXAMPLES / f"{example}.py"), option, value, PYTHONPATH=str(EXAMPLES.parent))
     assert finished.returncode == 2
-    said = finished.stderr.strip().splitlines()[-1]
-    assert option in said
-    assert rule in said
+    assert any(option in line and rule in line for line in finished.stderr.splitlines()), finished.stderr
 
 
 @pytest.mark.long
