@@ -12,26 +12,16 @@ import torch
 
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
+from ascend_sample.npu.operators import OPERATORS
 
 from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, every_other, make_batch, operator_name, sample
-
-ROUNDING = 512
-"""Bytes: torch_npu's allocator hands out multiples of it, after padding each tensor by 32."""
-
-
-def allocated() -> int:
-    torch.npu.synchronize()
-    return int(torch.npu.memory_allocated())
+from .conftest import each_route
 
 
 def requested() -> int:
     """Bytes of the tensors alive, as they were asked for: blocks are larger where other tests have left fragments."""
     torch.npu.synchronize()
     return int(torch.npu.memory_stats()["requested_bytes.all.current"])
-
-
-def rounded(size: int) -> int:
-    return -(-(size + 32) // ROUNDING) * ROUNDING
 
 
 # ---- how much ----
@@ -41,15 +31,26 @@ def rounded(size: int) -> int:
 def test_only_results_are_held(route: str) -> None:
     batch = make_batch(vocab_size=20000).to("npu")
     batch.sample(is_need_logits=False)
-    before = allocated()
+    before = requested()
     result = batch.sample(is_need_logits=False)
-    assert allocated() - before == sum(map(rounded, batch.result_sizes(is_need_logits=False)))
+    assert requested() - before == sum(batch.result_sizes(is_need_logits=False))
     assert result.logits_top_kp_select is None
     del result
     result = batch.sample(is_need_logits=True)
-    assert allocated() - before == sum(map(rounded, batch.result_sizes()))
+    assert requested() - before == sum(batch.result_sizes())
     del result
-    assert allocated() == before
+    assert requested() == before
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_many_calls_do_not_grow(route: str) -> None:
+    batch = make_batch(vocab_size=5000).to("npu")
+    for number in range(4):
+        batch.sample(is_need_logits=number % 2 == 0)
+    before, reserved = requested(), torch.npu.memory_reserved()
+    for number in range(40):
+        batch.sample(is_need_logits=number % 2 == 0)
+    assert (requested(), torch.npu.memory_reserved()) == (before, reserved)
 
 
 def requested_by(action: Callable[[], object]) -> tuple[int, int]:
@@ -77,6 +78,18 @@ def test_nothing_is_allocated_beyond_workspace_and_wanted_results(route: str, em
         for is_need_logits in (False, False, True):
             needed = [workspace_of(batch), *batch.result_sizes(is_need_logits)]
             assert requested_by(functools.partial(batch.sample, is_need_logits)) == (len(needed), sum(needed))
+
+
+@pytest.mark.parametrize("route", each_route(*OPERATORS), indirect=True)
+def test_beside_the_builtin(route: str, emulated: None) -> None:
+    """torch_npu's built-in takes 16 bytes a logit for outputs, wanted or not, with every call."""
+    batch = make_batch(batch_size=16, vocab_size=151936).to("npu")
+    with hostcann.null_kernels():
+        batch.sample(is_need_logits=False)
+        ours = requested_by(lambda: batch.sample(is_need_logits=False))
+        theirs = requested_by(lambda: torch.ops.npu.npu_top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q))
+    assert theirs[0] - ours[0] == 3
+    assert theirs[1] - ours[1] == 16 * batch.logits.numel()
 
 
 @pytest.mark.usefixtures("uncollected")
@@ -204,7 +217,7 @@ def test_too_many_logits(route: str, emulated: None) -> None:
             sample(logits, 5, 0.5)
         scratch.release()
         k, p = (torch.full((819,), value, device="npu") for value in (5, 0.5))  # their block has room for ids
-        before = allocated()
+        before = requested()
         torch.npu.empty_cache()
         hostcann.inject("malloc", count=1000)  # the emulated memory has room for most of it, and would fill that
         with pytest.raises(torch.OutOfMemoryError):
@@ -212,7 +225,7 @@ def test_too_many_logits(route: str, emulated: None) -> None:
     hostcann.clear_faults()
     scratch.release()
     assert aclnn_name() not in counted.launches
-    assert allocated() == before
+    assert requested() == before
 
 
 def test_too_many_rows(route: str) -> None:

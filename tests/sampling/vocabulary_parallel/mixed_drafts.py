@@ -75,7 +75,8 @@ def drawn_drafts(number: int, size: int, rule: str, places: int = 24) -> DraftCa
     best = q.topk(min(5, vocab_size), 1)
     listed = best.indices.clone()
     listed[::4, -1] = vocab_size + 7  # which does not count
-    return drafts._replace(drafts=listed[:, 0], probabilities=best.values / best.values.sum(1, keepdim=True), candidates=listed)
+    among_them = best.values / best.values.sum(1, keepdim=True)
+    return drafts._replace(drafts=listed[:, 0], probabilities=among_them, candidates=listed)
 
 
 def ends_of(drafts: DraftCase) -> set[int]:
