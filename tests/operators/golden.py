@@ -49,12 +49,5 @@ class Golden:
 
 
 V1, V2 = Golden("operator_v1"), Golden("operator_v2")
-
-
-def each_case(golden: Golden) -> pytest.MarkDecorator:
-    """Parametrises a test with the cases of an operator."""
-    return pytest.mark.parametrize("case", golden.cases, ids=lambda case: f"{case['case']}-{case['name']}")
-
-
 ON_DEVICES = pytest.mark.parametrize("backend", [None, "composite"], ids=["default", "composite"])
 """The backends that run on every device."""

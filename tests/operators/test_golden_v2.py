@@ -6,15 +6,15 @@ import functools
 import math
 from typing import Any
 
+import pytest
 import torch
 
 import ascend_sample
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
-from tests.operators.golden import DTYPES, ON_DEVICES, Case, each_case
+from tests.operators.golden import DTYPES, ON_DEVICES, Case
 from tests.operators.golden import V2 as GOLDEN
 
 ROWS = 633
-CASES = each_case(GOLDEN)
 
 
 def inputs(case: Case) -> tuple[tuple[torch.Tensor | None, ...], dict[str, Any]]:
@@ -84,22 +84,26 @@ def test_file_is_complete() -> None:
 
 
 @ON_DEVICES
-@CASES
-def test_rows(case: Case, device: str, backend: str | None) -> None:
-    check(case, device, backend)
+def test_rows(device: str, backend: str | None, subtests: pytest.Subtests) -> None:
+    for case in GOLDEN.cases:
+        with subtests.test(case["name"]):
+            check(case, device, backend)
 
 
-@CASES
-def test_cffi(case: Case, npu: str) -> None:
-    check(case, npu, "cffi")
+def test_cffi(npu: str, subtests: pytest.Subtests) -> None:
+    for case in GOLDEN.cases:
+        with subtests.test(case["name"]):
+            check(case, npu, "cffi")
 
 
-@CASES
-def test_reference(case: Case) -> None:
-    check(case, "cpu", "reference")
+def test_reference(subtests: pytest.Subtests) -> None:
+    for case in GOLDEN.cases:
+        with subtests.test(case["name"]):
+            check(case, "cpu", "reference")
 
 
-@CASES
-def test_scenarios_of_the_trace(case: Case) -> None:
-    tensors, options = inputs(case)
-    assert [row.scenario for row in top_k_top_p_sample_v2_trace(*tensors, **options)] == case["scenario"]
+def test_scenarios_of_the_trace(subtests: pytest.Subtests) -> None:
+    for case in GOLDEN.cases:
+        with subtests.test(case["name"]):
+            tensors, options = inputs(case)
+            assert [row.scenario for row in top_k_top_p_sample_v2_trace(*tensors, **options)] == case["scenario"]
