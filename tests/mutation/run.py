@@ -5,12 +5,13 @@
     python -m tests.mutation.run --list       the names
     python -m tests.mutation.run --anew       those too that outcomes.json has
     python -m tests.mutation.run --copies 2   in two copies of the project side by side
+    python -m tests.mutation.run --draw 150 --seed 7    150 of them, drawn by a seed
 
-All of them take hours. `outcomes.json` keeps what has caught each fault: a run tries those whose own entry, file or
-tests have changed since, and those that survived, so that an interrupted run goes on where it was. The copies lie in
-build/mutation and are kept, so that a second run compiles only what has changed. A fault is caught when a test fails,
-or when the tests end with something left on the emulated device or with a misuse of CANN's interface: first by the
-tests that its entry names for it, then by all. A fault of the CPU kernel is compiled for the instruction set that
+All of them take hours. `build/mutation/outcomes.json` keeps what has caught each fault: a run tries those whose own
+entry, file or tests have changed since, and those that survived, so that an interrupted run goes on where it was. The
+copies lie there too and are kept, so that a second run compiles only what has changed. A fault is caught when a test
+fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface: first by
+the tests that its entry names for it, then by all. A fault of the CPU kernel is compiled for the instruction set that
 serves calls here, and for all of them where that does not show it. Exit status 1 when one survives.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import random
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -30,7 +32,7 @@ from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
 from tests.mutation.planted_copy import ROOT, CleanRuns, MutationError, Outcome, PlantedCopy
 
 TREES = ROOT / "build" / "mutation"
-OUTCOMES = ROOT / "tests" / "mutation" / "outcomes.json"
+OUTCOMES = TREES / "outcomes.json"
 """What has caught each fault, the seconds that it took, and the digest of what it was planted in."""
 
 
@@ -158,12 +160,19 @@ def main() -> int:
     parser.add_argument(
         "--copies", type=int, default=1, help="so many copies of the project, tried in side by side (1)"
     )
+    parser.add_argument("--draw", metavar="N", type=int, help="only N of them, drawn by the seed")
+    parser.add_argument("--seed", type=int, default=0, help="of --draw (0)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
     chosen = [mutant for mutant in EVERY if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2
+    if options.draw is not None:
+        if not 0 < options.draw <= len(chosen):
+            print(f"--draw must be in [1, {len(chosen)}], the number of faults, got {options.draw}.", file=sys.stderr)
+            return 2
+        chosen = random.Random(options.seed).sample(chosen, options.draw)
     if options.copies < 1:
         print(f"--copies must be 1 or more, got {options.copies}. Leave it out for one copy.", file=sys.stderr)
         return 2

@@ -20,7 +20,6 @@ from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 from tests.support.warm_python import run_warm
 
 VOCAB_SIZE, ROWS = 20000, 32
-KILLS = 200 if os.environ.get("ASCEND_SAMPLE_COLLECTIVES") == "long" else 1
 FIXED = 64 + 8
 """Bytes of a message beside its rows: the digests, and what fills it up to a multiple of 8."""
 HISTOGRAM = 256 * 8
@@ -290,10 +289,12 @@ def test_processes_of_gloo_verify_the_same() -> None:
     assert on_processes("--drafts", "6").count(": 6 passes of drafts are the same") == 3
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("lost", [0, 2])
-def test_when_a_rank_dies_the_others_name_it(lost: int) -> None:
+def test_when_a_rank_dies_the_others_name_it(lost: int, kills: int) -> None:
     """The first one, too, which has the store by which they found each other. Who said it may be named, too."""
-    for _ in range((KILLS + 1) // 2):
+    for _ in range(kills):
         printed = on_processes("--dies", str(lost))
         for rank in {0, 1, 2} - {lost}:
             says = f"rank {rank} says: VocabularyShard: the ranks must all take part in a step, got a failed collective"
