@@ -176,8 +176,9 @@ def check_request(
         shape = list(input_ids.shape)
         remedy = "Give at least one prompt of at least one token; pad shorter ones and pass attention_mask."
         refuse(strategy, "input_ids", "be [batch, length] and not empty", shape, remedy)
-    most = getattr(model, "num_embeddings", None)
-    is_known = input_ids == input_ids.clamp(0, most - 1 if is_integer(most) else None)
+    given = getattr(model, "num_embeddings", None)
+    most: int | None = int(given) if is_integer(given) else None
+    is_known = input_ids == input_ids.clamp(0, None if most is None else most - 1)
     mask = _checked_mask(strategy, input_ids, attention_mask, is_known, most)
     encoder = _checked_encoder(strategy, model, input_ids, encoder)
     lengths = _checked_lengths(strategy, input_ids, max_new_tokens)

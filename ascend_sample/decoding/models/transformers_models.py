@@ -67,9 +67,9 @@ class _TransformersModel(ABC):
         is_told = self._positions_name in self.accepted
         self.position_source = PositionSource.ARGUMENT if is_told else self._own_position_source()
         self.max_positions = most_positions(model)
-        self.num_embeddings = int(model.get_input_embeddings().weight.shape[0])
         config: Any = model.config
         self.vocab_size: int = config.get_text_config(decoder=True).vocab_size
+        self.num_embeddings = self.vocab_size
 
     @property
     def generation_config(self) -> GenerationConfig | None:

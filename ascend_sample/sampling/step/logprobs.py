@@ -214,7 +214,7 @@ def _of_scaled(
         token_ids: the sampled ones.
         divisor: float32 [rows, 1], the temperatures; None where all are 1.
     """
-    torch.nn.functional.threshold_(scaled, LEAST_SCALED, -torch.inf)  # what stands beside +inf
+    torch.nn.functional.threshold(scaled, LEAST_SCALED, -torch.inf, inplace=True)  # what stands beside +inf
     # Scaled logits may be equal where logits are not: the order is that of these.
     numbers = torch.add(logits, scaled, alpha=INFINITESIMAL)
     numbers.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -286,10 +286,9 @@ def processed_logprobs(
     asking = asking._replace(there=None)  # the logits and tokens are of these rows alone
     if logits.is_cpu:
         return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
-    if distributions is None:
-        scaled, divisor = scaled_logits(logits, parameters, keep_ties), divisor_of(parameters.temperature)
-    else:
-        scaled, divisor = distributions.scaled(logits), distributions.divisor
+    if distributions is not None:
+        return _of_scaled(asking, distributions.scaled(logits), logits, mode, token_ids, distributions.divisor)
+    scaled, divisor = scaled_logits(logits, parameters, keep_ties), divisor_of(parameters.temperature)
     return _of_scaled(asking, scaled, logits, mode, token_ids, divisor)
 
 
