@@ -94,7 +94,10 @@ def test_the_kernel_beside_its_peers(folder: Path, monkeypatch: Patch, capsys: p
         whole.main(["--only", "nothing"])
 
 
-@pytest.mark.parametrize("name", ["filtering", "kept_sets", "llama_cpp", "score", "value_ranges", "verify_drafts"])
+LLAMA_CPP = pytest.param("llama_cpp", marks=pytest.mark.long)  # it times each sampler for seconds
+
+
+@pytest.mark.parametrize("name", ["filtering", "kept_sets", LLAMA_CPP, "score", "value_ranges", "verify_drafts"])
 def test_a_part_beside_its_peers(
     name: str, folder: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
 ) -> None:
