@@ -1,4 +1,4 @@
-"""Which engines an environment has, and whether the adapters serve them: nothing of an engine is imported."""
+"""Finds the engines of an environment, and whether the adapters serve them; it imports none of them."""
 
 from __future__ import annotations
 
