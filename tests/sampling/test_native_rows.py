@@ -92,9 +92,9 @@ def test_extreme_temperatures(dtype: torch.dtype, temperature: float) -> None:
         assert torch.equal(values, logits.max(1).values)  # perhaps among ties
 
 
-def test_hand_worked_rows() -> None:
+@pytest.mark.parametrize("count", [10_000, pytest.param(40_000, marks=pytest.mark.long)])
+def test_hand_worked_rows(count: int) -> None:
     """{.1, .2, .3, .4}: with k = 3 the draws are .444, .333, .222, whatever the temperature makes of them."""
-    count = 10_000
     logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
     cases = {
         (1.0, 3, 1.0, 0.0): [0, 2 / 9, 3 / 9, 4 / 9],

@@ -213,9 +213,10 @@ def test_rules_join_biases_bans_and_penalties(device: str) -> None:
 # ---- beside transformers ----
 
 
-def test_forbidden_ids_are_those_of_transformers() -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(150, marks=pytest.mark.long)])
+def test_forbidden_ids_are_those_of_transformers(count: int) -> None:
     rng = random.Random(5)
-    for _ in range(60):
+    for _ in range(count):
         vocab_size, size = rng.choice((3, 8, 20)), rng.randrange(1, 5)
         text = [rng.randrange(vocab_size) for _ in range(rng.randrange(1, 50))]
         words = {tuple(rng.randrange(vocab_size) for _ in range(rng.randrange(1, 4))) for _ in range(4)}
