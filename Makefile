@@ -14,10 +14,8 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-device test-rows test-shards test-drafts test-statistics test-integrations test-engines \
-  test-llama-cpp bench-llama-cpp \
-  test-decoding-oracles build verify lint format \
-  sanitize fuzz test-aarch64 mutation wheel test-install test-matrix bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
+.PHONY: help demo test test-all test-device test-rows test-shards test-drafts test-statistics build verify lint format \
+  sanitize fuzz test-aarch64 mutation wheel bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -85,12 +83,6 @@ mutation: $(BIN)/.tools  ## plant faults in WORKERS (2) copies of the sources an
 wheel: $(BIN)/.tools  ## a wheel that needs no compiler, with a core for each torch since 2.7: build/wheel; minutes, 5 GB
 	$(RUN) csrc/wheel.py
 
-test-install: wheel  ## pip install the package in environments of its own: the sources with and without torch_npu and a compiler, the wheel with each torch
-	$(RUN) -m tests.install.run
-
-test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
-	$(RUN) -m tests.matrix.run
-
 test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_rows.py --device npu --rows 100000
@@ -108,18 +100,6 @@ test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same 
 	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_drafts.py --device npu --texts 2000
 
-test-integrations: $(BIN)/.tools  ## the adapters inside 16 versions of vLLM, 3 of vllm_ascend and 3 of SGLang, in environments of their own: many minutes, at least 9 GB
-	$(RUN) -m tests.integrations.run
-
-test-engines: $(BIN)/.tools  ## vLLM, SGLang and transformers as engines and as servers on the CPU, with the adapters and without, in environments of their own: at least 9 GB
-	$(RUN) -m tests.engines.run
-
-test-llama-cpp: $(BIN)/.tools  ## filters, DRY, penalties, mirostat and adaptive-p beside llama.cpp's own, which is compiled once: minutes
-	$(RUN) -m tests.llama_cpp.run
-
-test-decoding-oracles: $(BIN)/.tools  ## group beam and contrastive search beside transformers 4.49, in an environment of its own: at least 1 GB
-	$(RUN) -m tests.decoding_oracles.run
-
 bench: $(BIN)/.tools  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks
@@ -129,9 +109,6 @@ bench-docs: $(BIN)/.tools  ## take the last run of `make bench` into docs/perfor
 
 bench-npu: $(BIN)/.tools  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(RUN) benchmarks/npu_call.py
-
-bench-llama-cpp: $(BIN)/.tools  ## a step of the sampling layer beside llama.cpp's chain, a row, one thread each; compiles llama.cpp once
-	$(RUN) -m tests.llama_cpp.run -m benchmarks.llama_cpp
 
 bench-decoding: $(BIN)/.tools  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.speculative

@@ -1,6 +1,6 @@
 """A step of the sampling layer on the CPU beside llama.cpp's chain, for a row, each with one thread.
 
-    make bench-llama-cpp  # compiles llama.cpp once, prints the table and the promises
+    nox -s llama_cpp -- -m benchmarks.llama_cpp  # compiles llama.cpp once, prints the table and the promises
 
 64 rows of a language model's logits, a vocabulary of 151,936: float32, which is what llama.cpp takes, and bfloat16. All
 have a text of 1000 tokens, for penalties and DRY. llama.cpp makes the candidates of each step anew; what its samplers

@@ -1,6 +1,6 @@
 """What sampling costs in a running vLLM on the CPU, with the plugin and without, kind of request by kind.
 
-    make test-engines                           # makes the environment
+    nox -s "engines(vllm)"                      # makes the environment
     python -m benchmarks.running_vllm           # prints the table, writes build/performance/running_vllm.json; minutes
     python -m benchmarks.running_vllm publish   # takes the last run into docs/integrations.md
 
@@ -28,7 +28,7 @@ from benchmarks.command import fill_between, microseconds, parser_of
 from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst
 from benchmarks.native import ROOT
 
-PYTHON: Final = ROOT / "build" / "engines" / "vllm" / "bin" / "python"
+PYTHON: Final = ROOT / "build" / "nox" / "engines-vllm" / "bin" / "python"
 VARIABLES: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -127,7 +127,7 @@ def main() -> int:
         fill_between(DOCUMENT, MARKS, table(environment.kept(OUTPUT, "python -m benchmarks.running_vllm")))
         return 0
     if not PYTHON.exists():
-        sys.exit(f"running_vllm: there is no {PYTHON}. Run make test-engines once.")
+        sys.exit(f"running_vllm: there is no {PYTHON}. Run nox -s 'engines(vllm)' once.")
     found = run()
     environment.keep(OUTPUT, found)
     print(table(found))

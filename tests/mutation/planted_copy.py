@@ -21,7 +21,7 @@ from tests.mutation.mutants import LIBRARIES, Mutant
 ROOT = Path(__file__).resolve().parents[2]
 ALL_TESTS = ("tests",)
 TIMEOUT_SECONDS = {False: 600, True: 3600}  # of a mutant's first tests, of all tests: far beyond what they need
-TESTS_FAILED = 1  # pytest's exit status
+TESTS_FAILED, NO_TESTS = 1, 5  # pytest's exit statuses
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,12 @@ class PlantedCopy:
     Attributes:
         tree: the folder.
         clean: what tests find without a fault, in all copies.
+        options: of pytest, beside the tests.
     """
 
     tree: Path
     clean: CleanRuns = field(default_factory=CleanRuns)
+    options: tuple[str, ...] = ()
 
     def update(self) -> None:
         """Makes the copy equal to the project, and touches nothing that is equal already.
@@ -144,7 +146,7 @@ class PlantedCopy:
         Raises:
             MutationError: pytest could not run the tests.
         """
-        command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
+        command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *self.options, *tests]
         timeout = TIMEOUT_SECONDS[tests == ALL_TESTS]
         try:
             finished = subprocess.run(
@@ -158,7 +160,7 @@ class PlantedCopy:
             )
         except subprocess.TimeoutExpired:
             return f"no end within {timeout} s"
-        if finished.returncode == 0:
+        if finished.returncode in (0, NO_TESTS):
             return None
         # As it is printed while the tests run: a device that has failed can end the run before the summary.
         failed = re.search(r"^(\S+\.py::.*?) (?:FAILED|ERROR)", finished.stdout, re.MULTILINE)

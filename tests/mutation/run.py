@@ -6,6 +6,7 @@
     python -m tests.mutation.run --anew       those too that outcomes.json has
     python -m tests.mutation.run --copies 2   in two copies of the project side by side
     python -m tests.mutation.run --draw 150 --seed 7    150 of them, drawn by a seed
+    python -m tests.mutation.run --fast       without the tests marked long
 
 All of them take hours. `build/mutation/outcomes.json` keeps what has caught each fault: a run tries those whose own
 entry, file or tests have changed since, and those that survived, so that an interrupted run goes on where it was. The
@@ -32,6 +33,7 @@ from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
 from tests.mutation.planted_copy import ROOT, CleanRuns, MutationError, Outcome, PlantedCopy
 
 TREES = ROOT / "build" / "mutation"
+FAST = ("-m", "not long")
 OUTCOMES = TREES / "outcomes.json"
 """What has caught each fault, the seconds that it took, and the digest of what it was planted in."""
 
@@ -94,14 +96,14 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
     print(f"\n{len(outcomes) - survivors} of {len(outcomes)} faults were caught.")
 
 
-def prepared_copies(number: int) -> list[PlantedCopy]:
+def prepared_copies(number: int, options: tuple[str, ...]) -> list[PlantedCopy]:
     """Makes the copies equal to the project and builds what faults are planted in.
 
     Raises:
         MutationError: one does not compile, or its tests import another package.
     """
     clean = CleanRuns()
-    copies = [PlantedCopy(TREES / str(index), clean) for index in range(number)]
+    copies = [PlantedCopy(TREES / str(index), clean, options) for index in range(number)]
     for copy in copies:
         copy.update()
         for library in tqdm(sorted(set(LIBRARIES.values())), desc=f"building {copy.tree.name}", unit="library"):
@@ -110,8 +112,8 @@ def prepared_copies(number: int) -> list[PlantedCopy]:
     return copies
 
 
-def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1) -> int:
-    """Tries each mutant in one of the copies; returns the exit status."""
+def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1, options: tuple[str, ...] = ()) -> int:
+    """Tries each mutant in one of the copies, with these options of pytest; returns the exit status."""
     check_texts(mutants)
     outcomes = [] if is_anew else known_outcomes(mutants)
     known = {outcome.mutant.name for outcome in outcomes}
@@ -119,7 +121,7 @@ def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1) -> int:
     if outcomes:
         print(f"{len(outcomes)} of {len(mutants)} faults were caught before, and nothing of theirs has changed.")
     free: SimpleQueue[PlantedCopy] = SimpleQueue()
-    for copy in prepared_copies(copies):
+    for copy in prepared_copies(copies, options):
         free.put(copy)
 
     def tried(mutant: Mutant) -> Outcome:
@@ -162,6 +164,7 @@ def main() -> int:
     )
     parser.add_argument("--draw", metavar="N", type=int, help="only N of them, drawn by the seed")
     parser.add_argument("--seed", type=int, default=0, help="of --draw (0)")
+    parser.add_argument("--fast", action="store_true", help="without the tests marked long")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
     chosen = [mutant for mutant in EVERY if options.only in mutant.name]
@@ -180,7 +183,7 @@ def main() -> int:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
     try:
-        return run(chosen, is_anew=options.anew, copies=options.copies)
+        return run(chosen, is_anew=options.anew, copies=options.copies, options=FAST * options.fast)
     except MutationError as error:
         print(error, file=sys.stderr)
         return 2
