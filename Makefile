@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
-SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+SOURCES := $(shell find csrc hostcann/csrc hostcann/src -name '*.cpp' -o -name '*.h')
+HOSTCANN := hostcann/setup.py hostcann/pyproject.toml $(filter hostcann/%,$(SOURCES))
+OPERATORS := $(filter csrc/emulated_operators/%.cpp,$(SOURCES))
 
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
@@ -52,7 +54,7 @@ build: $(BIN)/.built  ## the virtual environment with the package in it
 verify: $(BIN)/.built  ## 20,000 rows of parity of each operator, on the CPU and on the emulated NPU
 	for operator in top_k_top_p_sample top_k_top_p_sample_v2; do \
 	  $(RUN) -m ascend_sample verify --operator $$operator --device cpu --rows 20000 && \
-	  $(RUN) -m ascend_sample.hostcann run $(RUN) -m ascend_sample verify --operator $$operator \
+	  $(BIN)/hostcann run $(RUN) -m ascend_sample verify --operator $$operator \
 	    --device npu --rows 20000 || exit 1; \
 	done
 
@@ -85,20 +87,20 @@ wheel: $(BIN)/.tools  ## a wheel that needs no compiler, with a core for each to
 
 test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
-	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_rows.py --device npu --rows 100000
+	$(BIN)/hostcann run $(RUN) tests/sampling/run_rows.py --device npu --rows 100000
 
 test-shards: $(BIN)/.tools  ## 1,000,000 rows split over 1 to 8 simulated ranks, and 100,000 places of drafts, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 100000 --drafts --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
-	$(RUN) -m ascend_sample.hostcann run --strict $(RUN) -m torch.distributed.run --standalone \
+	$(BIN)/hostcann run --strict $(RUN) -m torch.distributed.run --standalone \
 	  --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
-	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(RUN) \
+	$(BIN)/hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(RUN) \
 	  -m torch.distributed.run --standalone --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 200
 
 test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
 	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
-	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_drafts.py --device npu --texts 2000
+	$(BIN)/hostcann run $(RUN) tests/sampling/run_drafts.py --device npu --texts 2000
 
 bench: $(BIN)/.tools  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare
@@ -108,7 +110,7 @@ bench-docs: $(BIN)/.tools  ## take the last run of `make bench` into docs/perfor
 	$(RUN) -m benchmarks publish
 
 bench-npu: $(BIN)/.tools  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
-	$(RUN) -m ascend_sample.hostcann run $(RUN) benchmarks/npu_call.py
+	$(BIN)/hostcann run $(RUN) benchmarks/npu_call.py
 
 bench-decoding: $(BIN)/.tools  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.speculative
@@ -124,7 +126,7 @@ docs: $(BIN)/.docs  ## the documentation as a site, with what the examples print
 	$(RUN) docs/site/make.py
 
 clean:  ## remove what was built
-	rm -rf build dist ascend_sample.egg-info $(BIN)/.built $(BIN)/.docs
+	rm -rf build dist ascend_sample.egg-info hostcann/build hostcann/src/*.egg-info hostcann/src/hostcann/home $(BIN)/.built $(BIN)/.docs
 	find ascend_sample -name '*.so' -delete
 
 $(BIN)/.requirements: requirements.txt
@@ -140,7 +142,8 @@ $(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools
 	$(INSTALL) -r docs/site/requirements.txt
 	touch $@
 
-$(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml csrc/cpu/flags.json $(SOURCES)
+$(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml csrc/cpu/flags.json $(HOSTCANN) $(SOURCES)
 	@echo "compiling what has changed: two to three minutes on two cores for all of it"
-	$(INSTALL) --no-build-isolation --no-deps -e .
+	$(INSTALL) --no-build-isolation --no-deps -e ./hostcann -e .
+	$(BIN)/hostcann add-operators ascend_sample $(OPERATORS)
 	touch $@

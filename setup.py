@@ -2,7 +2,6 @@
 
     ascend_sample/_C.so                    schemas, checks, composite, fake and CPU kernels: always
     ascend_sample/_npu.so                  the aclnn binding: where torch_npu is installed
-    ascend_sample/hostcann/home/lib64/     CANN's interfaces on the host: Linux, unless ASCEND_SAMPLE_HOSTCANN=0
 
 ASCEND_SAMPLE_NPU=0 leaves the binding out; ASCEND_SAMPLE_SANITIZE=address,undefined instruments everything.
 ASCEND_SAMPLE_TORCHES names a folder with torches, unpacked by csrc/wheel.py: the core is built for each of them, and
@@ -138,52 +137,11 @@ def npu_extension() -> Extension | None:
     )
 
 
-def hostcann_extensions() -> list[Extension]:
-    if TORCHES or os.environ.get("ASCEND_SAMPLE_HOSTCANN") == "0" or not sys.platform.startswith("linux"):
-        return []
-    folder = "csrc/hostcann"
-
-    def library(
-        name: str, files: list[str], needed: list[str], kind=Extension, compile_args: list[str] = COMPILE_ARGS
-    ) -> Extension:
-        return kind(
-            f"ascend_sample.hostcann.home.lib64.lib{name}",
-            files,
-            include_dirs=[str(ROOT / "csrc")],
-            language="c++",
-            extra_compile_args=compile_args,
-            extra_link_args=[
-                *LINK_ARGS,
-                f"-Wl,-soname,lib{name}.so",
-                "-Wl,-rpath,$ORIGIN",
-                "-pthread",
-                *(f"-l:lib{other}.so" for other in needed),
-            ],
-        )
-
-    stubs = ["acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
-    return [
-        library("ascendcl", [unit(f"{folder}/runtime")], []),
-        *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
-        library("hccl", [unit(f"{folder}/hccl")], ["ascendcl"]),
-        library("hcomm", [f"{folder}/stubs/hcomm.cpp"], ["hccl"]),
-        library("opapi", [unit(f"{folder}/opapi")], ["ascendcl"]),
-        # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
-        library(
-            "opapi_math",
-            [unit(f"{folder}/aten")],
-            ["opapi", "ascendcl"],
-            cpp_extension.CppExtension,
-            [*COMPILE_ARGS, "-O1"],
-        ),
-    ]
-
-
-EXTENSIONS = [e for e in (*core_extensions(), npu_extension(), *hostcann_extensions()) if e is not None]
+EXTENSIONS = [e for e in (*core_extensions(), npu_extension()) if e is not None]
 
 
 class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)):
-    """Compiles the sources of all extensions side by side, and links them in order: hostcann's to those before.
+    """Compiles the sources of all extensions side by side, and links them.
 
     setuptools would compile one extension after the other, each with processors that wait for its last source.
     """
@@ -235,8 +193,6 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         if ext is self.extensions[0]:
             self.compile_all()
         path = Path(self.get_ext_fullpath(ext.name))
-        if ".hostcann." in ext.name:
-            ext.library_dirs.append(str(path.parent))
         self.compiler.link_shared_object(  # always: it takes a moment, and what is there may be half of a library
             [*ext.made, *ext.extra_objects],
             str(path),
@@ -270,11 +226,6 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
             extra_postargs=of_kernel or ext.extra_compile_args,
         )
         return made
-
-    def copy_extensions_to_source(self) -> None:
-        for ext in self.extensions:  # an editable install: setuptools does not make the folders that git left out
-            ROOT.joinpath(*ext.name.split(".")).parent.mkdir(parents=True, exist_ok=True)
-        super().copy_extensions_to_source()
 
 
 class Wheel(bdist_wheel):

@@ -28,7 +28,7 @@ CANN_LIBRARIES = (
 )
 """The libraries of CANN that torch_npu is linked against."""
 CANN_REMEDY = (
-    "Source CANN's set_env.sh before Python starts, or emulate CANN: python -m ascend_sample.hostcann run COMMAND"
+    "Source CANN's set_env.sh before Python starts, or install hostcann and emulate CANN: hostcann run COMMAND"
 )
 _find_spec = importlib.util.find_spec
 
@@ -41,6 +41,15 @@ def missing_cann_library() -> str | None:
         except OSError as error:
             return str(error)
     return None
+
+
+def is_emulated() -> bool:
+    """Tells whether CANN is hostcann in this process: installed here, or where the program was started from."""
+    try:
+        hostcann = importlib.import_module("hostcann")
+    except ModuleNotFoundError:
+        return "HOSTCANN_HOME" in os.environ
+    return bool(hostcann.is_active())
 
 
 @functools.cache  # the guard, once it stands, would answer for the search

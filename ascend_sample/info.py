@@ -52,11 +52,11 @@ def collect() -> dict[str, dict[str, Any]]:
             "torch_npu": version_of("torch_npu"),
             "numpy": version_of("numpy"),
             "cffi": version_of("cffi"),
+            "hostcann": version_of("hostcann"),
         },
         "built": {
             "core": _extension.core_path().name,
             "NPU binding (_npu.so)": _yes(_extension.library_path("_npu") is not None),
-            "hostcann": _yes(_extension.library_path("hostcann/home/lib64/libascendcl") is not None),
         },
         "cpu": {"code path": _cpu_code_path()},
         "npu": npu,
@@ -84,10 +84,9 @@ def _npu_facts() -> dict[str, str]:
     if missing is not None:
         facts["CANN"] = f"not loaded ({missing}). {_environment.CANN_REMEDY}"
         return facts
-    from ascend_sample import hostcann
     from ascend_sample.npu import libraries
 
-    facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if hostcann.is_active() else "a real one"
+    facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if _environment.is_emulated() else "a real one"
     for operator in OPERATORS.values():
         try:
             _, phase_2 = libraries.find_operator(operator)

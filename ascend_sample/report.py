@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
-from ascend_sample import bench, hostcann, info, parity
+from ascend_sample import bench, info, parity
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
@@ -230,6 +230,8 @@ def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch
 
 def _launches_of(step: Callable[[], object], device: str) -> int | None:
     if is_emulated_npu(device):
+        import hostcann
+
         with hostcann.profile() as counted:
             step()
         return counted.totals.launches

@@ -6,13 +6,14 @@ from typing import Final
 
 import torch
 
-from ascend_sample import hostcann, info
+from ascend_sample import info
+from ascend_sample._environment import is_emulated
 from ascend_sample.backend import Route, which_backend
 from ascend_sample.npu.operators import OPERATORS
 
 NO_NPU = (
     "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
-    "info says what is missing), or emulate CANN: python -m ascend_sample.hostcann run python -m ascend_sample {} "
+    "info says what is missing), or emulate CANN: hostcann run python -m ascend_sample {} "
     "--device npu"
 )
 EMULATED: Final = (
@@ -64,12 +65,12 @@ def obstacle_of_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ..
 
 def is_emulated_npu(device: str) -> bool:
     """Tells whether the device is an NPU behind an emulated CANN."""
-    return device.partition(":")[0] == "npu" and hostcann.is_active()
+    return device.partition(":")[0] == "npu" and is_emulated()
 
 
 def is_real_npu(device: str) -> bool:
     """Tells whether the device is an NPU, and none behind an emulated CANN."""
-    return device == "npu" and not hostcann.is_active()
+    return device == "npu" and not is_emulated()
 
 
 def find_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, Route]:
