@@ -1,11 +1,19 @@
 // What a program asked of the device: launches, copies, fills, waits and replays, by the line of
 // the program. Everything is added to every profile that is open; one is open from the beginning to
 // the end of the process.
+#include "runtime/activities.h"
+
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <tuple>
+#include <vector>
 
-#include "runtime/runtime.h"
+#include "runtime/faults.h"
+#include "runtime/streams.h"
 
 namespace hostcann::runtime {
 namespace {

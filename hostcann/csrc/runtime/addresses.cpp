@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
+#include <vector>
 
 #include "hostcann/hostcann.h"
 

@@ -3,7 +3,22 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "runtime/runtime.h"
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/activities.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
 
 namespace hostcann {
 namespace {

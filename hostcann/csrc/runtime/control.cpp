@@ -1,7 +1,16 @@
 // The way in for tests and tools: hostcann_* functions, called through ctypes by
 // ascend_sample.hostcann. No CANN has them, so their presence also tells an emulated libascendcl.so
 // from a real one.
-#include "runtime/runtime.h"
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/activities.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
+#include "runtime/streams.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
 using namespace hostcann::runtime;  // NOLINT

@@ -1,8 +1,16 @@
 // Copies and fills. Addresses are checked when the copy runs, as a device's DMA engine would meet
 // them.
 #include <cstring>
+#include <functional>
+#include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/activities.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/graph.h"
+#include "runtime/memory.h"
+#include "runtime/streams.h"
 
 namespace hostcann {
 namespace {

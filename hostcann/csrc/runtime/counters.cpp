@@ -1,8 +1,12 @@
 // Violations, and how many objects are alive.
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <string>
+#include <vector>
 
-#include "runtime/runtime.h"
+#include "runtime/faults.h"
 
 namespace hostcann {
 namespace {

@@ -2,7 +2,22 @@
 // it takes first; the programs that torchrun starts take one each.
 #include <unistd.h>
 
-#include "runtime/runtime.h"
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/activities.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/graph.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
+#include "runtime/streams.h"
 
 namespace hostcann {
 namespace runtime {

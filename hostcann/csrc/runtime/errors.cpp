@@ -1,10 +1,14 @@
 // Statuses and messages: one message per thread, gone once it has been read.
+#include "runtime/errors.h"
+
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/settings.h"
 
 namespace hostcann {
 namespace {

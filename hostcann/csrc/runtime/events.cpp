@@ -1,6 +1,20 @@
 // Events. Recording one queues a task that completes a record; whoever waits keeps the record that
 // was the latest then.
-#include "runtime/runtime.h"
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/activities.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/graph.h"
+#include "runtime/memory.h"
+#include "runtime/streams.h"
 
 namespace hostcann {
 namespace runtime {

@@ -1,12 +1,19 @@
 // Fault injection: the nth occurrence of a site (and, for operators, a name) fails, `count` times
 // running.
+#include "runtime/faults.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "runtime/runtime.h"
+#include "runtime/errors.h"
 
 namespace hostcann {
 namespace {

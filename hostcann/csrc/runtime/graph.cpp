@@ -1,9 +1,21 @@
 // Capture and replay (aclmdlRI*). A captured graph is the list of its tasks in the order of their
 // calls: the host cannot have called a task before what it depends on, so running them one after
 // the other keeps every dependency.
-#include <algorithm>
+#include "runtime/graph.h"
 
-#include "runtime/runtime.h"
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/activities.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
+#include "runtime/streams.h"
 
 namespace hostcann {
 namespace runtime {

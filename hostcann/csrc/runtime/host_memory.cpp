@@ -2,9 +2,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <map>
+#include <mutex>
 #include <shared_mutex>
+#include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/errors.h"
+#include "runtime/memory.h"
 
 namespace hostcann::runtime {
 namespace {

@@ -3,13 +3,22 @@
 // a device pointer faults, and a kernel that uses a freed or foreign one is caught by name.
 //
 //   shadow:  | guard page | front zone | the block's bytes | back zone ... | guard page |
+#include "runtime/memory.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "runtime/runtime.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
 
 namespace hostcann {
 namespace {

@@ -1,10 +1,18 @@
 // The rest of what programs link against or look up: what is known without a device, options
 // without an effect here, and the names that only say that they are not emulated.
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/activities.h"
+#include "runtime/errors.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
+#include "runtime/streams.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
 using namespace hostcann::runtime;  // NOLINT

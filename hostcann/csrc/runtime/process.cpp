@@ -5,8 +5,16 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
 
-#include "runtime/runtime.h"
+#include "runtime/activities.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
+#include "runtime/streams.h"
 
 namespace hostcann::runtime {
 namespace {

@@ -1,10 +1,16 @@
 // HOSTCANN_* variables, read once, when the library is loaded. A wrong one is reported by aclInit
 // and every later call.
+#include "runtime/settings.h"
+
 #include <cctype>
 #include <cstdlib>
 #include <limits>
+#include <optional>
+#include <string>
 
-#include "runtime/runtime.h"
+#include "runtime/faults.h"
+#include "runtime/memory.h"
+#include "runtime/streams.h"
 
 namespace hostcann {
 namespace runtime {

@@ -1,6 +1,8 @@
 // The older "single operator" interface. Of what it is told, that is kept which torch_npu reads
 // back; aclopCompileAndExecute itself (libacl_op_compiler.so) always refuses.
-#include "runtime/runtime.h"
+#include <vector>
+
+#include "runtime/errors.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
 using namespace hostcann::runtime;  // NOLINT

@@ -1,10 +1,28 @@
 // Streams: a queue and a thread each. Three modes for all of them, to bring out missing
 // synchronisation: normal (at once), delayed (each task waits first), lazy (nothing runs until
 // something synchronises).
-#include <algorithm>
-#include <limits>
+#include "runtime/streams.h"
 
-#include "runtime/runtime.h"
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/activities.h"
+#include "runtime/contexts.h"
+#include "runtime/errors.h"
+#include "runtime/faults.h"
+#include "runtime/graph.h"
+#include "runtime/memory.h"
+#include "runtime/settings.h"
 
 namespace hostcann {
 namespace runtime {
