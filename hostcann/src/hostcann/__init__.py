@@ -15,7 +15,7 @@ have environment variables of the same meaning, for programs that are started: H
 HOSTCANN_MEMORY, HOSTCANN_STREAM_MODE, HOSTCANN_NULL_KERNELS, HOSTCANN_FAULTS, HOSTCANN_REPORT, HOSTCANN_STRICT.
 """
 
-from hostcann._activation import activate, environment, is_active
+from hostcann._activation import activate, environment, find_real_cann, is_active
 from hostcann._control import (
     Violation,
     clear_faults,
@@ -39,6 +39,7 @@ __all__ = [
     "add_operators",
     "clear_faults",
     "environment",
+    "find_real_cann",
     "inject",
     "is_active",
     "live",
