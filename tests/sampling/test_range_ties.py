@@ -50,8 +50,6 @@ def tied(logits: Tensor, rank: int) -> float:
         ({"top_p": 0.9}, torch.bfloat16),
         ({"top_k": 20}, torch.float32),
         ({"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}, torch.bfloat16),
-        ({}, torch.bfloat16),
-        ({"top_p": 0.9}, torch.float32),
     ],
     ids=str,
 )
