@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
 from typing import Any
 
-import draft_costs
 import pytest
-import step_costs
+import run_drafts
 import torch
-from drafting import DRAFTERS, ToyModel, decoded, decoded_with_drafts, new_batch, random_params
-from native_rows import keys, lists, make_logits
-from row_reference import Request
+from drafting import new_batch, random_params
+from native_rows import Request, keys, lists, make_logits
+from step_costs import BUDGETS, MOST_COPIES, PENALTIES
 
+from ascend_sample import hostcann
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.requests.params import DEFAULTS
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NO_DRAFTS = torch.empty(0, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
-    ("drafter", "with_grammar", "most"),
-    [
-        ("oracle", False, 0),
-        ("oracle", False, 2),
-        ("oracle", False, 8),
-        ("oracle", True, 8),
-        ("nonsense", False, 2),
-        ("nonsense", True, 8),
-        ("often_right", False, 8),
-        ("often_right", True, 2),
-        ("n_grams", False, 8),
-        ("n_grams", True, 0),
-        ("adversarial", False, 2),
-        ("adversarial", True, 8),
-    ],
-)
-def test_texts_are_those_of_plain_decoding(drafter: str, with_grammar: bool, most: int, device: str) -> None:
-    is_quick = device != "cpu"
-    accepted = 0
-    for case in range(1 if is_quick else 3):
-        rng = random.Random(f"{drafter} {most} {with_grammar} {case}")
-        size = rng.choice((3, 5) if is_quick else (1, 2, 7, 24))
-        model = ToyModel(rng.choice((40, 300)), rng.choice(DTYPES), with_grammar)
-        params = [random_params(rng, model.vocab_size) for _ in range(size)]
-        prompts = [[rng.randrange(20) for _ in range(rng.randrange(1, 9))] for _ in range(size)]
-        sampler = Sampler(keep_ties=rng.randrange(4) == 0)
-        plain = decoded(model, params, prompts, 6 if is_quick else 12, sampler, device)
-        texts, kept = decoded_with_drafts(model, params, prompts, plain, DRAFTERS[drafter], most, rng, sampler, device)
-        assert [text[: len(whole)] for text, whole in zip(texts, plain, strict=True)] == plain
-        accepted += kept
-    if drafter == "oracle" and most:
-        assert accepted > 0
+def test_texts_are_those_of_plain_decoding(device: str) -> None:
+    """Some batches of `make test-drafts`: any requests, grammars, drafters, in chains and in trees."""
+    found = [run_drafts.try_batch(number, device) for number in range(20 if device == "cpu" else 6)]
+    assert [outcome.wrong for outcome in found] == [[]] * len(found)
+    assert sum(outcome.noted for outcome in found) > 0
 
 
 def test_without_drafts_it_is_the_step(device: str) -> None:
@@ -213,29 +187,9 @@ def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message:
 
 def operator_arguments() -> dict[str, Any]:
     """Three requests with 1, 0 and 2 drafts."""
-    requests = [Request(1.0, 5, 0.9, 0.0), Request(0.7, 0, 1.0, 0.05), *[Request(0.0, 0, 1.0, 0.0)] * 4]
+    requests = [Request(1.0, 5, 0.9), Request(0.7, 0, 1.0, 0.05), *[Request(0.0)] * 4]
     tensors = {"draft_ids": torch.tensor([3, 1, -7]), "ends": torch.tensor([2, 3, 6])}
     return {"logits": make_logits(6, 40, torch.bfloat16), **tensors, **lists(requests), **keys(6)}
-
-
-BAD_OF_THE_OPERATOR = [
-    (
-        "ends",
-        torch.tensor([2, 2, 6]),
-        ValueError,
-        "ends must grow from 0 by at least 1 for each request, got 2 after 2",
-    ),
-    ("ends", torch.tensor([2, 3, 7]), ValueError, r"ends must end with the number of rows of logits \(6\), got 7"),
-    ("rule", 3, ValueError, "rule must be 0, 1 or 2, got 3"),
-    ("acceptance_purpose", -1, ValueError, "acceptance_purpose must be between 0 and 2\\^32 - 1"),
-    ("draft_candidates", torch.zeros(3, 2, dtype=torch.int64), ValueError, "draft_candidates must come with"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "error", "message"), BAD_OF_THE_OPERATOR)
-def test_bad_arguments_of_the_operator(name: str, value: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"verify_drafts: {message}"):
-        torch.ops.ascend_sample.verify_drafts(**operator_arguments() | {name: value})
 
 
 def test_places_that_are_not_reached_are_not_read() -> None:
@@ -250,18 +204,36 @@ def test_places_that_are_not_reached_are_not_read() -> None:
     assert status.tolist() == [0] * 6
 
 
-OF_VERIFYING = 10
-"""Launches that a verification may take beside those of a step."""
-OF_TREES = 14
-"""Those that one of trees may take, and one more for each level."""
+COUNT = 4
+"""Drafts of a request."""
+SHAPES = ((None, 10), ((-1, 0, 0, 1, 3), 14 + 3))
+"""Parents, and launches that a verification may take beside those of a step; of trees one more for each level."""
+OF_PENALTIES_BY_PLACE = 7
+"""Launches that it takes to count drafts before places, for penalties."""
 
 
-@pytest.mark.parametrize(
-    ("parents", "most"),
-    [(None, OF_VERIFYING), (draft_costs.TREE, OF_TREES + draft_costs.DEEPEST)],
-    ids=["chains", "trees"],
-)
-@pytest.mark.parametrize("name", step_costs.BUDGETS)
-def test_launches(counting: None, name: str, parents: tuple[int, ...] | None, most: int) -> None:
-    """Nothing waits, and nothing more is sent than in a step."""
-    draft_costs.check(name, draft_costs.measured(name, 8, 32000, parents=parents), most)
+@pytest.mark.parametrize("name", BUDGETS)
+def test_launches(counting: None, name: str) -> None:
+    """Nothing waits, and nothing more is sent than in a step. Kernels are dropped: counts do not depend on numbers."""
+    budget, requests, vocab_size = BUDGETS[name], 8, 32_000
+    batch, sampler = SamplingBatch(vocab_size, "npu"), Sampler(budget.logprobs_mode)
+    batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(requests), strict=False)])
+    changed = {name for one in budget.requests for name, of in one.to_mapping().items() if of != DEFAULTS.get(name)}
+    places = requests * (COUNT + 1)
+    bitmask = None if budget.bitmask is None else torch.full((places, words_of(vocab_size)), -1, dtype=torch.int32)
+    if bitmask is not None and budget.bitmask == "there":
+        bitmask = bitmask.npu()
+    with hostcann.null_kernels():
+        logits = torch.empty(places, vocab_size, dtype=torch.bfloat16, device="npu")
+        drafts = torch.zeros(requests * COUNT, dtype=torch.int64, device="npu")
+        for parents, most in SHAPES:
+            tree = None if parents is None else [*parents] * requests
+            options: dict[str, Any] = {"counts": [COUNT] * requests, "parents": tree, "sampler": sampler}
+            verify_drafts(logits, drafts, batch, bitmask=bitmask, **options)
+            with hostcann.profile() as counted:
+                verify_drafts(logits, drafts, batch, bitmask=bitmask, **options)
+            of_penalties = OF_PENALTIES_BY_PLACE * bool(PENALTIES.keys() & changed)
+            assert counted.totals.launches <= budget.launches + most + of_penalties, parents
+            assert counted.totals.waits == 0
+            assert set(counted.copies) <= {"h2d"}
+            assert counted.copies.get("h2d", 0) <= MOST_COPIES
