@@ -27,7 +27,7 @@ from ascend_sample.sampling import (
 )
 from ascend_sample.sampling.draws.kept_choices import Dense
 from ascend_sample.sampling.reference.distribution import target_distribution
-from ascend_sample.sampling.reference.states import adapted, moved_average, moved_bound, with_bound
+from ascend_sample.sampling.reference.states import adapted, moved_average, moved_bound
 from ascend_sample.sampling.requests.fields import Stage
 from ascend_sample.sampling.requests.params import fields_of
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
@@ -63,15 +63,6 @@ class TestMirostat:
         assert logprobs.exp().tolist() == pytest.approx(chances, abs=1e-6)
         surprise = -math.log2(chances[kept_ids.index(int(output.token_ids))])
         assert batch.states[0] == pytest.approx((bound - 0.5 * (surprise - 1.0),), abs=1e-6)
-
-    def test_other_ranges_see_the_same_probabilities(self) -> None:
-        """As `epsilon_cutoff` does: what stays is what each of them keeps."""
-        fields = {"typical_p": 0.8, "top_n_sigma": 2.5, "xtc_probability": 1.0, "xtc_threshold": 0.05}
-        remembering = [SamplingParams(seed=row, mirostat_tau=2.5, **fields) for row in range(40)]
-        logits, alike = rows_of(40), [with_bound(one, 5.0) for one in remembering]
-        assert torch.equal(
-            Sampler()(logits, new_batch(remembering)).token_ids, Sampler()(logits, new_batch(alike)).token_ids
-        )
 
 
 def test_a_token_that_rounding_drops_is_no_endless_surprise() -> None:
@@ -109,26 +100,14 @@ class TestAdaptiveP:
         assert found.sum() == count
         assert ((found - expected) ** 2 / expected).sum() < 40  # 4 degrees of freedom: 1e-7
 
-    def test_it_is_not_asked_for_beside_mirostat(self) -> None:
-        says = r"^SamplingParams: adaptive_target must be None beside mirostat_tau, got 0\.0\. Both steer"
-        with pytest.raises(ValueError, match=says):
-            SamplingParams(adaptive_target=0, mirostat_tau=1.0)
-
 
 class TestState:
-    def test_a_row_is_the_same_alone_and_with_any_threads(self, device: str) -> None:
-        params, batch = requests(21), new_batch(requests(21), device)
-        alone = [new_batch([one], device) for one in params]
-        threads = torch.get_num_threads()
-        try:
-            for step in range(3):
-                torch.set_num_threads(1 + step)
-                tokens = Sampler()(rows_of(21, step).to(device), batch).token_ids.tolist()
-                logits = rows_of(21, step).split(1)
-                each = [int(Sampler()(row.to(device), one).token_ids) for row, one in zip(logits, alone, strict=True)]
-                assert each == tokens
-        finally:
-            torch.set_num_threads(threads)
+    def test_a_row_is_the_same_alone(self, device: str) -> None:
+        batch, alone = new_batch(requests(21), device), [new_batch([one], device) for one in requests(21)]
+        for step in range(3):
+            tokens = Sampler()(rows_of(21, step).to(device), batch).token_ids.tolist()
+            rows = rows_of(21, step).to(device).split(1)
+            assert [int(Sampler()(row, one).token_ids) for row, one in zip(rows, alone, strict=True)] == tokens
         assert [one.states[0] for one in alone] == states_of(batch)
 
     def test_rows_that_move_take_it_along(self, device: str) -> None:
@@ -199,17 +178,6 @@ class TestState:
             for one, other in zip(states_of(here), states_of(there), strict=True):
                 assert one == pytest.approx(other, abs=EXACT)
 
-    def test_kept_sets_are_those_of_rows_that_ask(self) -> None:
-        output = Sampler()(rows_of(7), new_batch(requests(7)))
-        assert output.kept is not None
-        assert [count > 0 for count in output.kept.counts.tolist()] == [False] * 5 + [True] * 2
-        assert output.kept.offsets.diff().tolist() == output.kept.counts.tolist()
-        bounded = Sampler(max_kept=19)(rows_of(7), new_batch(requests(7)))
-        assert bounded.kept is not None
-        assert bounded.kept.counts.tolist() == output.kept.counts.tolist()
-        assert bounded.kept.offsets.diff().tolist()[-1] == 0
-        assert Sampler()(rows_of(2), new_batch(requests(2))).kept is None
-
     @pytest.mark.parametrize(
         ("row", "state", "error", "says"),
         [
@@ -218,21 +186,14 @@ class TestState:
             (0, ("1",), TypeError, "state must be a tuple of 1 float"),
             (0, (NAN,), ValueError, r"state must be finite in float32, got \(nan,\). Give what was read"),
             (0, (1e39,), ValueError, "state must be finite in float32"),
-            (1, (0.0, 0.0), ValueError, r"state must have weights whose sum is above 0, got \(0.0, 0.0\). Give what"),
-            (1, (1.0, 1e-40), ValueError, "state must have weights whose sum is above 0"),
+            (1, (1.0, 1e-40), ValueError, "state must have weights whose sum is above 0, got .* Give what"),
             (1, (1.0, -1.0), ValueError, "state must have weights whose sum is above 0"),
-            (
-                2,
-                (1.0,),
-                ValueError,
-                "row must be that of a request with mirostat_tau.*, got 2. Others remember nothing",
-            ),
+            (2, (1.0,), ValueError, "row must be that of a request with mirostat_tau.*, got 2. Others remember"),
             (9, (1.0,), IndexError, r"row must be in \[0, 3\)"),
         ],
     )
     def test_what_cannot_be_set(self, row: int, state: Any, error: type[Exception], says: str) -> None:
-        params = [SamplingParams(mirostat_tau=2.0), SamplingParams(adaptive_target=0.3), SamplingParams()]
-        batch = new_batch(params)
+        batch = new_batch([SamplingParams(mirostat_tau=2.0), SamplingParams(adaptive_target=0.3), SamplingParams()])
         before = states_of(batch)
         with pytest.raises(error, match=says):
             batch.states[row] = state
@@ -298,7 +259,7 @@ def alike(temperature: float, mirostat: int, **filters: Any) -> list[SamplingPar
 
 
 def check_steps(params: list[SamplingParams], device: str) -> None:
-    """Some steps of a batch."""
+    """Some steps of a batch, of which row 8 has no ordinary logits."""
     tokens = []
     for place in ("cpu", device):
         batch = new_batch(params, place)
@@ -309,11 +270,11 @@ def check_steps(params: list[SamplingParams], device: str) -> None:
             drawn = Sampler()(logits.to(place), batch)
             tokens.append(drawn.token_ids.tolist())
             for row, (one, now) in enumerate(zip(params, states_of(batch), strict=True)):
-                state, token_id = before[row], int(drawn.token_ids[row])
-                is_listed = drawn.kept is not None and int(drawn.kept.counts[row]) > 0
-                assert is_listed == (one.kept and row != 8), row
+                state, token_id = before[row], tokens[-1][row]
+                assert (drawn.kept is not None and bool(drawn.kept.counts[row])) == (one.kept and row != 8), row
                 alike = as_drawn(one, state)
-                chance = float(target_distribution(logits[row].double().numpy(), alike, (), texts[row])[token_id])
+                race = Race(logits[row].double().numpy(), alike, step, (), tuple(texts[row]))
+                chance = float(target_distribution(race.logits, alike, (), texts[row])[token_id])
                 assert chance > 0, row
                 texts[row].append(token_id)
                 if state is None or now is None or one.temperature == 0 or row == 8:
@@ -322,7 +283,6 @@ def check_steps(params: list[SamplingParams], device: str) -> None:
                     assert abs(now[0] - moved_bound(one, state[0], chance)) < EXACT, row
                 else:
                     assert now == pytest.approx(moved_average(one, state, chance), abs=EXACT), row
-                    race = Race(logits[row].double().numpy(), alike, step, (), tuple(texts[row][:-1]))
                     assert token_id in acceptable_tokens(one, race, state, 2e-5), row
     assert tokens[:4] == tokens[4:]
 

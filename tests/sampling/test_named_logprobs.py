@@ -96,14 +96,13 @@ def test_by_hand(device: str) -> None:
     assert [one.logprobs for one in params] == [1, 2, 0]
     found = reported(logits, params, LogprobsMode.RAW_LOGITS, device)
     assert found.token_ids.shape == found.values.shape == (3, 1 + 2 + 3)
-    assert found.token_ids[0, [0, 1, 3, 4, 5]].tolist() == [1, 1, 0, 2, 0]
-    assert found.values[0, [0, 1, 3, 4, 5]].tolist() == [3.0, 3.0, 0.0, 1.0, 0.0]
-    assert found.token_ids[1, :3].tolist() == [0, 0, 1]
-    assert found.token_ids[2, [0, 5]].tolist() == [1, 3]
-    assert found.values[2, [0, 5]].tolist() == [9.0, 1.0]
-    assert found.ranks.tolist() == [1, 1, 1]
-    normalised = reported(logits, params, LogprobsMode.RAW_LOGPROBS, device)
-    torch.testing.assert_close(normalised.values, logits.log_softmax(1).gather(1, normalised.token_ids))
+    for row, places, ids, numbers in (
+        (0, [0, 1, 3, 4, 5], [1, 1, 0, 2, 0], [3.0, 3.0, 0.0, 1.0, 0.0]),
+        (1, [0, 1, 2], [0, 0, 1], [5.0, 5.0, 4.0]),
+        (2, [0, 5], [1, 3], [9.0, 1.0]),
+    ):
+        assert found.token_ids[row, places].tolist() == ids
+        assert found.values[row, places].tolist() == numbers
     alone = reported(logits[2:], params[2:], LogprobsMode.RAW_LOGITS, device)
     assert (alone.token_ids.tolist(), alone.values.tolist()) == ([[1, 3]], [[9.0, 1.0]])
 
@@ -122,32 +121,20 @@ def test_rows_come_and_go(device: str) -> None:
     for place, row in enumerate(found.rows):
         ids = list(batch.params[row].logprob_ids)
         assert found.token_ids[place, found.token_ids.shape[1] - len(ids) :].tolist() == ids
-    for _ in range(4):
-        batch.remove(0)
-    assert {one.logprob_ids for one in batch.params} == {(), (5,)}
-    batch.remove(next(row for row, one in enumerate(batch.params) if one.logprob_ids))
-    batch.add(SamplingParams(logprobs=2))
-    found = sampler(logits[: len(batch)], batch).logprobs
-    assert found is not None
-    assert found.token_ids.shape[1] == 1 + int(batch.host.logprobs.max())
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_of_all_places_of_drafts(device: str, mode: str) -> None:
     params = [SamplingParams(seed=3, top_k=9, logprob_ids=[4, 2]), SamplingParams(seed=5, logprobs=1)]
-    logits = random_rows(5)
-    batch = SamplingBatch(VOCAB_SIZE, device)
-    batch.extend(params)
-    drafts = torch.tensor([1, 2, 3], device=device)
-    found = verify_drafts(logits.to(device), drafts, batch, counts=[2, 1], sampler=Sampler(mode)).logprobs
-    assert found is not None
-    everything = SamplingBatch(VOCAB_SIZE, device)
-    everything.extend([replace(one, logprobs=VOCAB_SIZE) for one in params])
-    told = verify_drafts(logits.to(device), drafts, everything, counts=[2, 1], sampler=Sampler(mode)).logprobs
-    assert told is not None
-    of_places = [params[0]] * 3 + [params[1]] * 2
-    ours, all_ids = (Logprobs(one.rows, *(tensor.cpu() for tensor in one[1:])) for one in (found, told))
-    check(ours, all_ids, of_places, device)
+    logits, drafts = random_rows(5).to(device), torch.tensor([1, 2, 3], device=device)
+    found = []
+    for asked in (params, [replace(one, logprobs=VOCAB_SIZE) for one in params]):
+        batch = SamplingBatch(VOCAB_SIZE, device)
+        batch.extend(asked)
+        told = verify_drafts(logits, drafts, batch, counts=[2, 1], sampler=Sampler(mode)).logprobs
+        assert told is not None
+        found.append(Logprobs(told.rows, *(tensor.cpu() for tensor in told[1:])))
+    check(*found, [params[0]] * 3 + [params[1]] * 2, device)
 
 
 def test_where_they_are_refused() -> None:

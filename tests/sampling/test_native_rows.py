@@ -58,15 +58,6 @@ def test_shapes_of_rows() -> None:
         check_by_reference(row.to(DTYPES[number % 3]).expand(len(some), -1)[::3], some[::3], keep_ties=True)
 
 
-@pytest.mark.parametrize("vocab_size", [7, 255, 257, 511, 1025, 8193])
-def test_last_segments_of_any_length(vocab_size: int) -> None:
-    """Half of the weight is on the last ids."""
-    requests = [request for request in ROUTES if request.k in (0, 1500)] * 4
-    logits = make_logits(len(requests), vocab_size, torch.float32, scale=0.5)
-    logits[:, -7:] += math.log(vocab_size / 7)
-    check_by_reference(logits, requests)
-
-
 @pytest.mark.parametrize("count", [10_000, pytest.param(40_000, marks=pytest.mark.long)])
 def test_hand_worked_rows(count: int) -> None:
     """{.1, .2, .3, .4}: with k = 3 the draws are .444, .333, .222, whatever the temperature makes of them."""

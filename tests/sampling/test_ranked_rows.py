@@ -114,20 +114,6 @@ def test_a_step_is_two_operators_bit_for_bit(calls: list[int], asking: str, mode
     assert len(calls) == 3
 
 
-def test_any_number_of_threads_and_strides() -> None:
-    wide = torch.zeros(2 * len(KINDS), 2 * MANY, dtype=torch.bfloat16)
-    logits = wide[::2, 1::2]
-    logits.copy_(logits_of(MANY, torch.bfloat16))
-    batch, threads = batch_of("all", MANY), torch.get_num_threads()
-    expected = Sampler()(logits.contiguous(), batch, advance=False).token_ids
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            check(Sampler()(logits, batch, advance=False), expected, logits, batch)
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("changes", [{"kept": True, "top_k": 10}, {"mirostat_tau": 3.0}, {"adaptive_target": 0.1}])
 def test_a_step_whose_draws_are_kept_is_ranked_after_them(calls: list[int], changes: dict[str, Any]) -> None:
     """What such rows remember may change the token."""

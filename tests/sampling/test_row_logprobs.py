@@ -149,29 +149,6 @@ def test_equals_below_the_best(vocab_size: int) -> None:
 
 
 @pytest.mark.parametrize("is_normalised", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_temperature_divides_numbers_and_leaves_the_order(dtype: torch.dtype, is_normalised: bool) -> None:
-    generator = torch.Generator().manual_seed(5)
-    logits = (torch.randn(60, 3000, generator=generator) * 8).to(dtype)
-    logits[3, :9], logits[4, 7] = -torch.inf, torch.nan
-    given = torch.randint(3000, (60,), generator=generator)
-    temperature = torch.rand(60, generator=generator) * 3 + 0.3
-    temperature[::5] = 0  # which counts as 1
-    found = row_logprobs(logits, given, 1500, is_normalised, temperature=temperature)
-    divided = logits.double() / temperature.double().where(temperature > 0, torch.ones(1))[:, None]
-    expected = in_float64(divided, given, 1500, is_normalised)
-    torch.testing.assert_close(found.values.double(), expected.values, atol=1e-6, rtol=2**-24)
-    assert torch.equal(found.token_ids, in_float64(logits, given, 1500).token_ids)
-    everything = row_logprobs(logits, given, 3000, is_normalised, temperature=temperature).values
-    ranks = (everything[:, 1:] >= everything[:, :1]).sum(1)
-    assert torch.equal(found.ranks, ranks.where(found.ranks < 3000, found.ranks))
-    near = torch.tensor([[20.0, 1.0, 1.0000001]]).repeat(2, 1)
-    none = torch.zeros(2, dtype=torch.int64)
-    ordered = row_logprobs(near, none, 3, is_normalised, temperature=torch.tensor([1.0, 3]))
-    assert ordered.token_ids.tolist() == [[0, 0, 2, 1]] * 2
-
-
-@pytest.mark.parametrize("is_normalised", [True, False])
 @pytest.mark.parametrize("repeats", [1, 7, 1000])
 def test_special_rows(is_normalised: bool, repeats: int) -> None:
     for dtype in DTYPES:
@@ -184,15 +161,6 @@ def test_special_rows(is_normalised: bool, repeats: int) -> None:
             ranks = torch.where(values[:, 0] == -torch.inf, logits.shape[1], expected.ranks)
             found = row_logprobs(logits, given, count, is_normalised)
             check(found, expected._replace(values=values, ranks=ranks))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_entropies_that_are_exact(dtype: torch.dtype) -> None:
-    logits = torch.full((6, 5000), -torch.inf, dtype=dtype)
-    logits[1, 4999], logits[2, 1030], logits[3] = -3.0, torch.inf, torch.nan
-    logits[4, ::1000], logits[5, ::1250] = 7.0, torch.inf
-    found = row_logprobs(logits, torch.zeros(6, dtype=torch.int64), 1).entropies
-    assert torch.equal(found, torch.cat((torch.zeros(4), torch.tensor([5.0, 4.0]).log())))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,7 +11,7 @@ import torch
 from test_row_logprobs import DTYPES, SPECIAL_ROWS, in_float64, logits_with_ties
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, Scores, score, scoring
+from ascend_sample.sampling import Scores, score, scoring
 from tests.support.emulation import nobody_waits
 from tests.support.warm_python import run_warm
 
@@ -56,19 +56,6 @@ def test_chunks_of_any_length(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     for chunks in ([40], [1, 20, 0, 19], [8] * 5):
         for one, other in zip(check(logits, places(logits), 3, device, chunks), whole, strict=True):
             torch.testing.assert_close(one, other, atol=1e-6 if device != "cpu" else 0, rtol=0)
-
-
-def test_they_are_what_the_sampler_reports(device: str) -> None:
-    logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(2)).to(device)
-    batch = SamplingBatch(500, device)
-    batch.extend([SamplingParams(seed=row, logprobs=4) for row in range(20)])
-    output = Sampler()(logits, batch)
-    assert output.logprobs is not None
-    found = score(logits, output.token_ids, 4)
-    assert found.entropy is None
-    assert torch.equal(found.best_ids, output.logprobs.token_ids[:, 1:])
-    assert torch.equal(found.ranks, output.logprobs.ranks)
-    torch.testing.assert_close(found.logprobs, output.logprobs.values[:, 0], atol=1e-6, rtol=0)
 
 
 def test_nothing_is_read_from_a_device(accelerator: str) -> None:

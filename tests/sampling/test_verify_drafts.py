@@ -30,54 +30,36 @@ def test_texts_are_those_of_plain_decoding(device: str) -> None:
     assert sum(outcome.noted for outcome in found) > 0
 
 
-def test_without_drafts_it_is_the_step(device: str) -> None:
-    rng = random.Random(3)
-    params = [replace(random_params(rng, 50), logprobs=rng.choice((None, 2))) for _ in range(9)]
-    logits = torch.randn(9, 50).to(device)
-    for mode in LogprobsMode:
-        sampler = Sampler(mode.value)
-        batch = new_batch(params, [[1, 2]] * 9, 50, device)
-        verified = verify_drafts(logits, NO_DRAFTS.to(device), batch, counts=[0] * 9, sampler=sampler)
-        step = sampler(logits, batch, advance=False)
-        assert torch.equal(verified.token_ids[:, 0], step.token_ids)
-        assert torch.equal(verified.status[:, 0], step.status)
-        assert verified.accepted.tolist() == [0] * 9
-        assert verified.logprobs is not None
-        assert step.logprobs is not None
-        assert verified.logprobs.rows == step.logprobs.rows
-        assert all(map(torch.equal, verified.logprobs[1:], step.logprobs[1:]))
-
-
+@pytest.mark.parametrize("as_tree", [False, True])
 @pytest.mark.parametrize("mode", LogprobsMode)
-def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, device: str) -> None:
+def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, as_tree: bool, device: str) -> None:
+    """Bit for bit, as tokens and statuses are; in chains, which may be given as trees."""
     rng = random.Random(5)
     params = [replace(random_params(rng, 50), logprobs=logprobs) for logprobs in (1, None, 3, 0)]
-    logits = torch.randn(4, 4, 50).to(device)
-    sampler = Sampler(mode.value)
-    batch = new_batch(params, [[7, 8]] * 4, 50, device)
+    logits, sampler = torch.randn(4, 4, 50).to(device), Sampler(mode.value)
+    batch, drafted = (new_batch(params, [[7, 8]] * 4, 50, device) for _ in range(2))
     steps = [sampler(logits[:, place].contiguous(), batch) for place in range(4)]
     drafts = torch.stack([step.token_ids for step in steps[:3]], 1)
     drafts[2, 1] = -1  # the third request keeps one draft
-    verified = verify_drafts(
-        logits.flatten(0, 1),
-        drafts.flatten(),
-        new_batch(params, [[7, 8]] * 4, 50, device),
-        counts=[3] * 4,
-        sampler=sampler,
-    )
+    options: dict[str, Any] = {"counts": [3] * 4, "parents": [-1, 0, 1, 2] * 4 if as_tree else None}
+    verified = verify_drafts(logits.flatten(0, 1), drafts.flatten(), drafted, sampler=sampler, **options)
     assert verified.accepted.tolist() == [3, 3, 1, 3]
+    assert (verified.path is not None) == as_tree
     found = verified.logprobs
     assert found is not None
     assert found.rows == [0, 1, 2, 3, *range(8, 16)]
-    for number, row in enumerate(found.rows):
-        request, place = divmod(row, 4)
-        of_place = [each[number] for each in found[1:]]
+    for request, place in itertools.product(range(4), range(4)):
         if request == 2 and place > 1:
             continue  # not reached
-        step = steps[place].logprobs
-        assert step is not None
-        expected = [each[step.rows.index(request)] for each in step[1:]]
-        assert all(map(torch.equal, of_place, expected))
+        step = steps[place]
+        assert verified.token_ids[request, place] == step.token_ids[request]
+        assert verified.status[request, place] == step.status[request]
+        assert not as_tree or verified.path[request, place] == place
+        if request != 1:
+            assert step.logprobs is not None
+            number, of_step = found.rows.index(4 * request + place), step.logprobs.rows.index(request)
+            pairs = zip(found[1:], step.logprobs[1:], strict=True)
+            assert all(torch.equal(one[number], its[of_step]) for one, its in pairs)
 
 
 def test_statuses_are_of_the_places_that_are_reached(device: str) -> None:
@@ -130,8 +112,6 @@ def test_no_requests(device: str) -> None:
 
 def test_who_gets_the_tokens() -> None:
     batch = new_batch([SamplingParams()] * 2, [[], []], 5, "cpu")
-    with pytest.raises(TypeError, match="batch must be a SamplingBatch, got NoneType"):
-        verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), None, counts=[1, 1])  # type: ignore[arg-type]
     verified = verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), batch, counts=[1, 1])
     with pytest.raises(ValueError, match="accepted must be less than the tokens of a request, 2, got 2"):
         verified.append_to(batch, accepted=[2, 0])
@@ -142,8 +122,13 @@ def test_who_gets_the_tokens() -> None:
     assert batch.position.tolist() == [0, 0]
 
 
-BAD = [
+def drawn(probabilities: torch.Tensor) -> dict[str, Any]:
+    return {"rule": "block", "draft_probabilities": probabilities}
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"counts": [1]}, ValueError, "counts must be as many as the batch has requests, 2, got 1"),
+    ({"batch": None}, TypeError, "batch must be a SamplingBatch, got NoneType"),
     ({"counts": [-1, 2]}, ValueError, "counts must be at least 0, got -1"),
     ({"counts": [0.5, 1]}, TypeError, "counts must be ints"),
     ({"counts": 1}, TypeError, "counts must be ints, got 1"),
@@ -159,20 +144,12 @@ BAD = [
     ({"rule": "any"}, ValueError, "rule must be one of match, standard, block, got 'any'"),
     ({"draft_probabilities": torch.zeros(2, 5)}, ValueError, "draft_probabilities must be None for the rule 'match'"),
     (
-        {"rule": "block", "draft_probabilities": torch.zeros(2, 6)},
+        drawn(torch.zeros(2, 6)),
         ValueError,
-        r"draft_probabilities must have a row for each draft, \[2, 5\], got \[2, 6\].* draft_probabilities\[:, :5\]",
+        r"a row for each draft, \[2, 5\], got \[2, 6\].* draft_probabilities\[:, :5\]",
     ),
-    (
-        {"rule": "block", "draft_probabilities": torch.zeros(2, 5).double()},
-        TypeError,
-        "draft_probabilities must be a tensor of torch.float32",
-    ),
-    (
-        {"rule": "standard", "draft_candidates": torch.zeros(2, 3, dtype=torch.int64)},
-        ValueError,
-        "draft_candidates must come with draft_probabilities",
-    ),
+    (drawn(torch.zeros(2, 5).double()), TypeError, "draft_probabilities must be a tensor of torch.float32"),
+    ({"rule": "block", "draft_candidates": torch.zeros(2, 3).long()}, ValueError, "draft_candidates must come with"),
     ({"bitmask": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"bitmask must have the shape \[4, 1\]"),
 ]
 
@@ -180,9 +157,9 @@ BAD = [
 @pytest.mark.parametrize(("changes", "error", "message"), BAD)
 def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     batch = new_batch([SamplingParams()] * 2, [[], []], 5)
-    arguments = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]} | changes
+    given: dict[str, Any] = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]}
     with pytest.raises(error, match=message):
-        verify_drafts(batch=batch, **arguments)
+        verify_drafts(**given | {"batch": batch} | changes)
 
 
 def operator_arguments() -> dict[str, Any]:
