@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from test_logprobs import reported
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import LogprobsMode, SamplingParams
 from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.support.isolation import run_isolated
 
@@ -19,23 +20,16 @@ def check_numbers(device: str) -> None:
     fields = {"temperature": 0.7, "top_k": 50, "top_p": 0.9, "logprobs": 8}
     params = [SamplingParams(**fields, seed=row) for row in range(3)]  # type: ignore[arg-type]
 
-    def sampled(mode: LogprobsMode) -> Logprobs:
-        batch = SamplingBatch(2048, device)
-        batch.extend(params)
-        found = Sampler(mode.value)(logits.to(device), batch).logprobs
-        assert found is not None
-        return Logprobs(found.rows, *(tensor.cpu() for tensor in found[1:]))
-
-    raw = sampled(LogprobsMode.RAW_LOGPROBS)
+    raw = reported(logits, params, device, LogprobsMode.RAW_LOGPROBS)
     expected = logits.double().log_softmax(1)
     torch.testing.assert_close(raw.values.double(), expected.gather(1, raw.token_ids), rtol=0, atol=1e-6)
     assert torch.equal(raw.ranks, (logits >= logits.gather(1, raw.token_ids[:, :1])).sum(1))
-    found = sampled(LogprobsMode.PROCESSED_LOGPROBS)
+    found = reported(logits, params, device, LogprobsMode.PROCESSED_LOGPROBS)
     with np.errstate(divide="ignore"):
         of_rows = [np.log(target_distribution(row.numpy(), one)) for row, one in zip(logits, params, strict=True)]
     kept = torch.from_numpy(np.stack(of_rows))
     torch.testing.assert_close(found.values.double(), kept.gather(1, found.token_ids), rtol=0, atol=2e-6)
-    divided = sampled(LogprobsMode.PROCESSED_LOGITS)
+    divided = reported(logits, params, device, LogprobsMode.PROCESSED_LOGITS)
     scaled = (logits / np.float32(0.7)).masked_fill(kept == -torch.inf, -torch.inf)
     assert torch.equal(divided.token_ids, found.token_ids)
     torch.testing.assert_close(divided.values, scaled.gather(1, divided.token_ids), rtol=1e-6, atol=0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from one_of_two import OneOfTwo
+from test_logprobs import reported
 from torch import Tensor
 
 from ascend_sample.sampling import (
@@ -49,14 +50,6 @@ def requests_of(rows: tuple[dict[str, object], ...]) -> list[SamplingParams]:
     return [SamplingParams(**{"temperature": 0.7, "seed": row} | asked) for row, asked in enumerate(rows)]  # type: ignore[arg-type]
 
 
-def reported(logits: Tensor, params: list[SamplingParams], mode: LogprobsMode, device: str) -> Logprobs:
-    batch = SamplingBatch(logits.shape[1], device)
-    batch.extend(params)
-    found = Sampler(mode.value)(logits.to(device), batch).logprobs
-    assert found is not None
-    return Logprobs(found.rows, *(tensor.cpu() for tensor in found[1:]))
-
-
 def check(found: Logprobs, everything: Logprobs, params: list[SamplingParams], device: str) -> None:
     """Compares what rows have with what they have that ask for all ids."""
     assert found.rows == [row for row, one in enumerate(params) if one.logprobs is not None]
@@ -80,13 +73,13 @@ def test_they_are_those_that_the_best_have(
     device: str, mode: LogprobsMode, rows: tuple[dict[str, object], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits, params = random_rows(len(rows)), requests_of(rows)
-    everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], mode, device)
-    check(reported(logits, params, mode, device), everything, params, device)
+    everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], device, mode)
+    check(reported(logits, params, device, mode), everything, params, device)
     remembering = [replace(one, mirostat_tau=3.0, kept=True) for one in params]
-    of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], mode, device)
-    check(reported(logits, remembering, mode, device), of_all, remembering, device)
+    of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], device, mode)
+    check(reported(logits, remembering, device, mode), of_all, remembering, device)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
-    check(reported(logits, params, mode, device), everything, params, device)
+    check(reported(logits, params, device, mode), everything, params, device)
 
 
 def test_by_hand(device: str) -> None:
@@ -94,7 +87,7 @@ def test_by_hand(device: str) -> None:
     asked = ({"logprob_ids": [0, 2, 0], "logprobs": 1}, {"logprobs": 2}, {"logprob_ids": (3,)})
     params = [SamplingParams(temperature=0, **one) for one in asked]  # type: ignore[arg-type]
     assert [one.logprobs for one in params] == [1, 2, 0]
-    found = reported(logits, params, LogprobsMode.RAW_LOGITS, device)
+    found = reported(logits, params, device, LogprobsMode.RAW_LOGITS)
     assert found.token_ids.shape == found.values.shape == (3, 1 + 2 + 3)
     for row, places, ids, numbers in (
         (0, [0, 1, 3, 4, 5], [1, 1, 0, 2, 0], [3.0, 3.0, 0.0, 1.0, 0.0]),
@@ -103,7 +96,7 @@ def test_by_hand(device: str) -> None:
     ):
         assert found.token_ids[row, places].tolist() == ids
         assert found.values[row, places].tolist() == numbers
-    alone = reported(logits[2:], params[2:], LogprobsMode.RAW_LOGITS, device)
+    alone = reported(logits[2:], params[2:], device, LogprobsMode.RAW_LOGITS)
     assert (alone.token_ids.tolist(), alone.values.tolist()) == ([[1, 3]], [[9.0, 1.0]])
 
 

@@ -85,6 +85,8 @@ def test_tokens_and_what_is_told_of_them_are_those_of_float64(fields: dict[str, 
         near[::3], near[1] = -1, NAN
         found, listed = (drawn(logits, near, temperature, wanted, **fields) for wanted in (False, True))
         assert plain["told"].shape == (0,)
+        alike = drawn(logits, None, temperature, True, **fields)
+        assert all(torch.equal(listed[name], alike[name]) for name in ("offsets", "ids", "log_probs", "counts"))
         assert all(torch.equal(found[name], listed[name]) for name in ("token_ids", "status", "told"))
         log_probs = expected(logits, temperature, fields)
         wanted = log_probs.gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
