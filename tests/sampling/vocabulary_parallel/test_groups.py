@@ -247,8 +247,9 @@ def test_processes_of_gloo_verify_the_same() -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.long)])
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize(
+    ("lost", "kills"), [(2, 1), *(pytest.param(rank, 100, marks=pytest.mark.long) for rank in (0, 2))]
+)
 def test_when_a_rank_dies_the_others_name_it(lost: int, kills: int) -> None:
     """The first one, too, which has the store by which they found each other. Who said it may be named, too."""
     for _ in range(kills):
