@@ -31,6 +31,11 @@ def check_numbers(device: str) -> None:
     torch.testing.assert_close(found.values.double(), kept.gather(1, found.token_ids), rtol=0, atol=2e-6)
     divided = reported(logits, params, device, LogprobsMode.PROCESSED_LOGITS)
     scaled = (logits / np.float32(0.7)).masked_fill(kept == -torch.inf, -torch.inf)
+    best = logits.sort(dim=1, descending=True, stable=True).indices[:, :8]
+    is_kept = found.values[:, 1:] > -torch.inf
+    assert is_kept.sum() > 16
+    assert torch.equal(raw.token_ids[:, 1:], best)
+    assert torch.equal(found.token_ids[:, 1:][is_kept], best[is_kept])
     assert torch.equal(divided.token_ids, found.token_ids)
     torch.testing.assert_close(divided.values, scaled.gather(1, divided.token_ids), rtol=1e-6, atol=0)
 

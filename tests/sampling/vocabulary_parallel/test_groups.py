@@ -92,6 +92,7 @@ def batch_of(*params: dict[str, Any], prompts: list[list[int]] | None = None) ->
         ("request", lambda rank: batch_of({}, {"bad_ids": [3 + rank]})),
         ("request", lambda rank: batch_of({}, {"repetition_penalty": 2.0}, prompts=[[1], [5 + rank]])),
     ],
+    ids=["seed", "top_k", "one more", "temperature", "bias", "bans", "prompt"],
 )
 def test_ranks_with_other_requests_are_named(named: str, make: Callable[[int], SamplingBatch]) -> None:
     with pytest.raises(ValueError, match=rf"must be the same on all ranks .*another .*{named}.* on rank 1 than"):
