@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from kept_oracle import Race
 from native_rows import Request, lists
+from state_rows import acceptable_tokens
 from torch import Tensor
 
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, exponential_noise, filter_logits
-from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of, segments_of
-from ascend_sample.sampling.reference.states import adapted
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.rows.parameters import LARGEST_FRACTION
 
 NAN, INF = torch.nan, torch.inf
@@ -53,26 +53,16 @@ def drawn(logits: Tensor, near: Tensor | None, temperature: float = 1.0, wanted:
     return dict(zip(("token_ids", "status", "offsets", "ids", "log_probs", "counts", "told"), found, strict=True))
 
 
-def expected(logits: Tensor, temperature: float, fields: dict[str, Any]) -> Tensor:
-    """The logarithms of the probabilities that rows are drawn with, float64 [rows, vocab_size]."""
-    names = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
-    columns = {name: torch.full((len(logits),), number, dtype=names[name]) for name, number in fields.items()}
-    kept = filter_logits(logits, temperature=torch.full((len(logits),), temperature), **columns) > -INF
-    return torch.where(kept, logits.double() / temperature, -INF).log_softmax(1)
-
-
-def winner(log_probs: Tensor, near: float, row: int) -> tuple[int, bool]:
-    """The id that wins the races of a row, and whether rounding decides."""
-    ids = (log_probs > -INF).nonzero()[:, 0].numpy()
-    segments = segments_of(len(log_probs))
-    weights = np.zeros((segments, SEGMENT))
-    weights.reshape(-1)[ids] = adapted(log_probs.exp().numpy()[ids], near)
-    lanes = exponential_noise(torch.tensor([row]), torch.tensor([0]), lanes_of(len(log_probs)))[0].double().numpy()
-    scores = weights.sum(1) / lanes[SEGMENT : SEGMENT + segments]
-    segment = int(scores.argmax())
-    inside = weights[segment] / lanes[:SEGMENT]
-    is_close = any((races >= races.max() * (1 - 1e-4)).sum() > 1 for races in (scores, inside))
-    return segment * SEGMENT + int(inside.argmax()), is_close
+def check(row: Tensor, seed: int, near: float, found: dict[str, Any], temperature: float = 1.0, **fields: Any) -> None:
+    """Raises unless a row draws and tells what float64 does, but for rounding; below 0 and NaN any token will do."""
+    token_id, told = int(found["token_ids"][seed]), float(found["told"][seed])
+    wanted = near if near >= 0 else 0.0
+    params = SamplingParams(temperature=temperature, adaptive_target=wanted, seed=seed, **fields)
+    race = Race(row.double().numpy(), params, 0)
+    ids = next(ids for ids in race.sets() if token_id in ids)
+    log_prob = race.log_probs(ids)[ids.index(token_id)]
+    assert told == (0 if near != near else pytest.approx(log_prob, abs=2e-6, rel=1e-6)), seed
+    assert not near >= 0 or token_id in acceptable_tokens(params, race, (wanted, 1.0), 1e-4), seed
 
 
 @pytest.mark.parametrize("fields", FILTERS, ids=str)
@@ -80,27 +70,17 @@ def test_tokens_and_what_is_told_of_them_are_those_of_float64(fields: dict[str, 
     """Near to probabilities and, where a row asks for -1, as it would be drawn otherwise; listed or not."""
     for temperature, dtype in ((1.0, torch.float32), (0.7, torch.bfloat16), (0.7, torch.float16)):
         logits = logits_of(dtype)
-        plain = drawn(logits, None, temperature, **fields)
         near = NEAR.clone()
         near[::3], near[1] = -1, NAN
         found, listed = (drawn(logits, near, temperature, wanted, **fields) for wanted in (False, True))
-        assert plain["told"].shape == (0,)
-        alike = drawn(logits, None, temperature, True, **fields)
-        assert all(torch.equal(listed[name], alike[name]) for name in ("offsets", "ids", "log_probs", "counts"))
         assert all(torch.equal(found[name], listed[name]) for name in ("token_ids", "status", "told"))
-        log_probs = expected(logits, temperature, fields)
-        wanted = log_probs.gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
-        wanted[1] = 0
-        assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
-        close = 0
-        for row, token_id in enumerate(found["token_ids"].tolist()):
-            if row % 3 == 0 or row == 1:
-                assert token_id == plain["token_ids"][row]
-                continue
-            best, is_close = winner(log_probs[row], float(near[row]), row)
-            close += is_close
-            assert token_id == best or is_close, row
-        assert close < ROWS / 4
+        plain = drawn(logits, None, temperature, True, **fields)
+        assert plain["told"].shape == (0,)
+        assert all(torch.equal(listed[name], plain[name]) for name in ("offsets", "ids", "log_probs", "counts"))
+        is_plain = ~(near >= 0)
+        assert torch.equal(found["token_ids"][is_plain], plain["token_ids"][is_plain])
+        for row, wanted in enumerate(near.tolist()):
+            check(logits[row], row, wanted, found, temperature, **fields)
         beyond, at_1 = (drawn(logits, torch.full((ROWS,), each), temperature, **fields) for each in (INF, 1.0))
         assert torch.equal(beyond["token_ids"], at_1["token_ids"])
 
@@ -108,12 +88,12 @@ def test_tokens_and_what_is_told_of_them_are_those_of_float64(fields: dict[str, 
 @pytest.mark.parametrize("near", [0.1, 0.9])
 def test_a_segment_may_win_by_all_of_its_ids_or_in_spite_of_its_best(near: float) -> None:
     """Half of the mass is one id's, which is far from 0.1 and leaves that to the equals beside it."""
-    logits = torch.zeros(400, 20 * SEGMENT)
-    logits[:, 2000] = 8.5
-    log_probs = logits[0].double().log_softmax(0)
-    tokens = drawn(logits, torch.full((400,), near))["token_ids"].tolist()
-    assert tokens == [winner(log_probs, near, row)[0] for row in range(400)]
-    assert len({token // SEGMENT for token in tokens}) > 1
+    logits = torch.zeros(200, 8 * SEGMENT)
+    logits[:, 2000] = 7.6
+    found = drawn(logits, torch.full((200,), near))
+    for row in range(200):
+        check(logits[row], row, near, found)
+    assert len(set((found["token_ids"] // SEGMENT).tolist())) > 1
 
 
 @pytest.mark.parametrize("near", [-1.0, 0.0, 0.5])
