@@ -23,13 +23,6 @@ from ascend_sample.sampling.requests.params import DEFAULTS
 NO_DRAFTS = torch.empty(0, dtype=torch.int64)
 
 
-def test_texts_are_those_of_plain_decoding(device: str) -> None:
-    """Some batches of `make test-drafts`: any requests, grammars, drafters, in chains and in trees."""
-    found = [run_drafts.try_batch(number, device) for number in range(20 if device == "cpu" else 6)]
-    assert [outcome.wrong for outcome in found] == [[]] * len(found)
-    assert sum(outcome.noted for outcome in found) > 0
-
-
 @pytest.mark.parametrize("as_tree", [False, True])
 @pytest.mark.parametrize("mode", LogprobsMode)
 def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, as_tree: bool, device: str) -> None:
@@ -214,3 +207,10 @@ def test_launches(counting: None, name: str) -> None:
             assert counted.totals.waits == 0
             assert set(counted.copies) <= {"h2d"}
             assert counted.copies.get("h2d", 0) <= MOST_COPIES
+
+
+def test_texts_are_those_of_plain_decoding(device: str) -> None:
+    """Some batches of `make test-drafts`: any requests, grammars, drafters, in chains and in trees."""
+    found = [run_drafts.try_batch(number, device) for number in range(20 if device == "cpu" else 6)]
+    assert [outcome.wrong for outcome in found] == [[]] * len(found)
+    assert sum(outcome.noted for outcome in found) > 0
