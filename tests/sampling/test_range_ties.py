@@ -35,38 +35,17 @@ def test_typical_counts_what_lies_deep_before_a_best_that_is_farther() -> None:
     assert not (kept.ids[: VOCAB_SIZE - 1] == BEST).any()
 
 
-def tied(logits: Tensor, rank: int) -> float:
+def tied(p: Tensor, rank: int) -> float:
     """Returns the typical_p that the nearest so many ids have together, but for rounding."""
-    log_p = logits.double().log_softmax(0)
-    distance = (log_p + (log_p.exp() * log_p).sum().neg()).abs()
-    return float(log_p.exp()[distance.argsort()[:rank]].sum())
-
-
-@pytest.mark.parametrize(
-    ("more", "dtype"),
-    [
-        ({}, torch.float32),
-        ({"min_p": 0.01}, torch.float16),
-        ({"top_p": 0.9}, torch.bfloat16),
-        ({"top_k": 20}, torch.float32),
-        ({"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}, torch.bfloat16),
-        ({}, torch.bfloat16),
-        ({"top_p": 0.9}, torch.float32),
-    ],
-    ids=str,
-)
-def test_a_tie_is_drawn_as_from_a_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
-    """Rows that bounds do not settle are searched exactly, and drawn from as they lie."""
-    count, vocab_size = 120, 3000
-    logits = (torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(2)) * 2.5).to(dtype)
-    params = [
-        SamplingParams(typical_p=tied(row, 2 + number % 90), seed=number, **more) for number, row in enumerate(logits)
-    ]
-    check_drawn_as_from_a_copy(logits, params)
+    distance = (p.log() + (p * p.log()).sum().neg()).abs()
+    return float(p[distance.argsort()[: rank + 2]].sum())
 
 
 ALWAYS = {"xtc_probability": 1.0}
 ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
+    "typical": lambda p, rank: {"typical_p": tied(p, rank)},
+    "typical, xtc": lambda p, rank: {"typical_p": tied(p, rank), **ALWAYS, "xtc_threshold": 0.02},
+    "typical, min_p": lambda p, rank: {"typical_p": tied(p, rank), "min_p": 0.01},
     "epsilon": lambda p, rank: {"epsilon_cutoff": float(p[rank])},
     "eta": lambda p, rank: {"eta_cutoff": min(float((p[rank] * (-(p * p.log()).sum()).exp()) ** 2), 0.9)},
     "top_a": lambda p, rank: {"top_a": min(float(p[rank] / p[0] ** 2), 1.0)},
@@ -77,14 +56,21 @@ ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("step", "more", "is_kept"),
-    [(0.0, {}, True), (0.5, {"top_p": 0.9}, False), (0.0, {"top_k": 20}, False), (0.5, {"top_p": 0.95}, True)],
+    ("step", "more", "dtype", "is_kept"),
+    [
+        (0.0, {}, torch.float32, True),
+        (0.5, {"top_p": 0.9}, torch.float32, False),
+        (0.0, {"top_k": 20}, torch.bfloat16, False),
+        (0.0, {"top_p": 0.95}, torch.float16, True),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", ENDS)
-def test_an_end_at_a_value_is_that_of_a_copy(name: str, step: float, more: dict[str, Any], is_kept: bool) -> None:
-    count, vocab_size = 90, 3000
-    logits = torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(3)) * 2.5
+def test_an_end_at_a_value_is_that_of_a_copy(
+    name: str, step: float, more: dict[str, Any], dtype: torch.dtype, is_kept: bool
+) -> None:
+    """Rows that bounds do not settle are searched exactly, and drawn from as they lie."""
+    logits = (torch.randn(90, 3000, generator=torch.Generator().manual_seed(3)) * 2.5).to(dtype)
     if step:
         logits = (logits / step).round() * step
     params = []
