@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -15,6 +16,11 @@ namespace ascend_sample::cpu::testing {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// In double first, so that it is the same on every machine, whose libraries differ in the last
+/// bit.
+inline float exp_of(float x) { return static_cast<float>(std::exp(double{x})); }
+inline float log_of(float x) { return static_cast<float>(std::log(double{x})); }
 
 /// Random numbers of a seed.
 class Dice {
@@ -27,8 +33,11 @@ class Dice {
   }
   bool one_in(int64_t times) { return below(times) == 0; }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
-  float normal() { return normal_(random_); }
-  float exponential() { return -std::log(1 - uniform()); }
+  float normal() {  // by Box and Muller
+    const double radius = std::sqrt(-2 * std::log(1 - double{uniform()}));
+    return static_cast<float>(radius * std::cos(2 * std::numbers::pi * double{uniform()}));
+  }
+  float exponential() { return -log_of(1 - uniform()); }
 
   template <typename T>
   T pick(std::initializer_list<T> values) {
@@ -41,7 +50,6 @@ class Dice {
 
  private:
   std::mt19937_64 random_;
-  std::normal_distribution<float> normal_;
 };
 
 /// Makes a row's values, in float32.
@@ -59,7 +67,7 @@ class RowMaker : public Dice {
       return static_cast<size_t>(1 + below(70));
     }
     if (kind < 980) {
-      return static_cast<size_t>(std::exp(uniform() * std::log(3000.0)));
+      return static_cast<size_t>(exp_of(uniform() * log_of(3000.0F)));
     }
     if (kind < 997) {
       return static_cast<size_t>(8192 * (1 + below(2)) + below(5) - 2);
@@ -85,7 +93,7 @@ class RowMaker : public Dice {
           value = normal() * scale;
           break;
         case 3:  // a language model: falls with the logarithm of the rank
-          value = 15.0F - 2.0F * std::log(static_cast<float>(id + 1)) + 0.3F * normal();
+          value = 15.0F - 2.0F * log_of(static_cast<float>(id + 1)) + 0.3F * normal();
           break;
         case 4:  // few values
           value = static_cast<float>(below(steps)) * step;
@@ -121,14 +129,14 @@ class RowMaker : public Dice {
     const float maximum = *std::max_element(values.begin(), values.end());
     float sum = 0;
     for (const float value : values) {
-      sum += std::exp(value - maximum);
+      sum += exp_of(value - maximum);
     }
     for (size_t id = 0; id < values.size(); ++id) {
       float& value = values[id];
       switch (family) {
         case 0:
         case 1:  // a softmax
-          value = std::exp(value - maximum) / sum;
+          value = exp_of(value - maximum) / sum;
           break;
         case 2:  // 2^m equal ones
           value = static_cast<int64_t>(id) < equal ? 1.0F / static_cast<float>(equal) : 0.0F;
