@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import ascend_sample
@@ -205,19 +204,6 @@ def test_export_and_save_a_step_of_a_model() -> None:
     loaded = torch.export.load(file).module()(torch.tensor([[3, 4]]))
     assert type(loaded) is StepOutput
     assert loaded.logits.argmax(dim=-1).tolist() == loaded.cache[0].tolist() == [[3, 4]]
-
-
-@EACH_OPERATOR
-@pytest.mark.parametrize("mode", ["meta", "fake"])
-def test_function_on_tensors_without_values(mode: str, operator: str) -> None:
-    """With numbers, and with tensors that are converted."""
-    with torch.device("meta") if mode == "meta" else FakeTensorMode():
-        logits, q = torch.empty(3, 50, dtype=torch.float16), torch.empty(3, 50)
-        for k, p in ((3, 0.9), (torch.empty(3, dtype=torch.int64), torch.empty(3))):
-            result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
-            assert result.logits_select_idx.shape == (3,)
-            assert result.logits_top_kp_select.shape == (3, 50)
-            assert result.logits_top_kp_select.device == logits.device
 
 
 @EACH_OPERATOR

@@ -120,7 +120,7 @@ class TestVerify:
         again = verify("cpu", 1, only=failure.batch, operator=wrong)
         assert again.failures == [other for other in report.failures if other.batch == failure.batch]
 
-    @pytest.mark.parametrize(("written", "name"), enumerate(("logits", "k", "p", "q")))
+    @pytest.mark.parametrize(("written", "name"), list(enumerate(("logits", "k", "p", "q"))))
     def test_operator_that_writes_to_an_argument(self, written: int, name: str, device: str) -> None:
         def writing(*arguments: torch.Tensor, **options: Any) -> object:
             result = ascend_sample.top_k_top_p_sample(*arguments, **options)
