@@ -189,7 +189,8 @@ class Maker : RowMaker {
       return pick<int64_t>({0, -1, size + 1, 1025, numeric_limits<int32_t>::max(),
                             numeric_limits<int32_t>::min(), std::max<int64_t>(size, 1025)});
     }
-    const int64_t around = (int64_t{16} << below(7)) + below(3) - 1;
+    const int64_t power = int64_t{16} << below(7);
+    const int64_t around = power + below(3) - 1;
     return std::min(greatest, pick<int64_t>({1, 2, 50, greatest, greatest - (greatest > 1), around,
                                              1 + below(greatest), 1 + below(greatest)}));
   }
@@ -230,7 +231,8 @@ class Maker : RowMaker {
           noise = 1.0F;
           break;
         case 2:  // over the whole range of float32, with either sign
-          noise = std::ldexp(normal(), static_cast<int>(below(270)) - 140);
+          noise = normal();
+          noise = std::ldexp(noise, static_cast<int>(below(270)) - 140);
           break;
         case 3:  // proportional to the weight, where lanes are ids: all scores are almost equal
           noise = exp_of(std::clamp(logits[lane], -80.0F, 80.0F)) * (1.0F + 1e-6F * normal());

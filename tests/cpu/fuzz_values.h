@@ -22,7 +22,8 @@ inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline float exp_of(float x) { return static_cast<float>(std::exp(double{x})); }
 inline float log_of(float x) { return static_cast<float>(std::log(double{x})); }
 
-/// Random numbers of a seed.
+/// Random numbers of a seed. No two of them are drawn in one expression whose order compilers
+/// choose.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : random_(seed) {}
@@ -61,7 +62,8 @@ class RowMaker : public Dice {
     const int64_t kind = below(1000);
     if (kind < 350) {  // around whole vectors and chunks
       const int64_t unit = pick<int64_t>({8, 16, 32, 64, 128, 256, 512, 1024});
-      return static_cast<size_t>(std::max<int64_t>(1, unit * (1 + below(4)) + below(5) - 2));
+      const int64_t whole = unit * (1 + below(4));
+      return static_cast<size_t>(std::max<int64_t>(1, whole + below(5) - 2));
     }
     if (kind < 650) {
       return static_cast<size_t>(1 + below(70));
@@ -70,7 +72,8 @@ class RowMaker : public Dice {
       return static_cast<size_t>(exp_of(uniform() * log_of(3000.0F)));
     }
     if (kind < 997) {
-      return static_cast<size_t>(8192 * (1 + below(2)) + below(5) - 2);
+      const int64_t whole = 8192 * (1 + below(2));
+      return static_cast<size_t>(whole + below(5) - 2);
     }
     return static_cast<size_t>(30000 + below(one_in(10) ? 170000 : 10000));
   }
@@ -224,7 +227,8 @@ class RowMaker : public Dice {
         break;
       case 2:
         for (int64_t stretches = 1 + below(4); stretches > 0; --stretches) {
-          let_stay(below(size), 1 + below(size / 16));
+          const int64_t start = below(size);
+          let_stay(start, 1 + below(size / 16));
         }
         break;
       case 3: {  // one in so many, by chance
@@ -252,7 +256,8 @@ class RowMaker : public Dice {
       values[id] = stays[id] ? values[id] : nothing;
     }
     if (one_in(8)) {
-      strike(values, pick({kNan, -kInfinity}), pick<int64_t>({10, 1000}));
+      const float special = pick({kNan, -kInfinity});
+      strike(values, special, pick<int64_t>({10, 1000}));
     }
   }
 
