@@ -7,7 +7,7 @@ import pytest
 from tests.support.cann import abi, aclnn, check_violations, ffi, live, ok, pointer, recent_message
 
 from .hand_worked import MIXED, NO_P
-from .sampler import Device, Tensor, check_refused
+from .sampler import Device, Tensor
 
 pytestmark = pytest.mark.hostcann_only
 
@@ -88,14 +88,6 @@ def test_what_cannot_be_counted_is_refused(device: Device) -> None:
     assert aclnn.aclCreateIntArray(ffi.NULL, 1) == ffi.NULL
     recent_message()
     assert live() == before
-
-
-def test_a_blocked_format_is_refused(device: Device) -> None:
-    arguments, fractal_nz = device.arguments([MIXED], [4], [NO_P]), 29
-    assert arguments.logits.destroy() == abi.SUCCESS
-    storage = arguments.logits.buffer.pointer
-    arguments.logits.handle = aclnn.aclCreateTensor([1, 8], 2, 1, [8, 1], 0, fractal_nz, [8], 1, storage)
-    check_refused(arguments, INVALID, "logits must have a strided format")
 
 
 def test_a_repeatable_executor_serves_until_it_is_destroyed(device: Device) -> None:

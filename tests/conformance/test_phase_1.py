@@ -136,27 +136,6 @@ def test_vocabulary_limit(device: Device) -> None:
     check_refused(device.arguments(np.zeros((1, 2**20 + 1)), [4], [NO_P]), TILING)
 
 
-@pytest.mark.hostcann_only  # CANN looks at neither, and its kernels then write elsewhere
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_limits_of_the_kernels(device: Device, operator: str) -> None:
-    """The first one's lists have 128 rows for each of 40 cores. 32 bits count 5 numbers for each logit."""
-
-    def arguments(rows: int, vocab_size: int) -> Arguments:
-        made = device.arguments_for(operator, np.zeros((rows, 8)), [4] * rows, [NO_P] * rows)
-        one = device.buffer(2 * vocab_size)
-        logits = device.view(one, "float16", (rows, vocab_size), strides=(0, 1))
-        kept = device.view(one, "float32", (rows, vocab_size), strides=(0, 0))
-        return replace(made, logits=logits, kept=kept)
-
-    check_wrong(arguments(820, 2**20), TILING, "at most 858993459 elements")
-    check_accepted(arguments(819, 2**20))
-    check_accepted(arguments(5120, 8))
-    if operator == FIRST:
-        check_wrong(arguments(5121, 8), TILING, "at most 5120 rows")
-    else:
-        check_accepted(arguments(5121, 8))
-
-
 def check_soc(first: int, second: int) -> None:
     """The statuses of phase 1."""
     with Device() as device:

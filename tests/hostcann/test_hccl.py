@@ -134,8 +134,8 @@ def die_in_a_group(name: str) -> None:
     os.kill(os.getpid(), 9)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.long)])
-@in_ranks(3, seconds=260)
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.long)])
+@in_ranks(3, seconds=120)
 def test_a_rank_that_dies_is_named_and_a_new_group_works(kills: int) -> None:
     """Each time the others fail at once, reset their device, and go on without it."""
     if this_rank() == 2:  # in processes that have not loaded CANN yet

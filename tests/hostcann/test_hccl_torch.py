@@ -29,9 +29,5 @@ def test_every_collective_gives_what_gloo_gives(mode: str, ranks: int, sizes: tu
     check_ranks(ranks, "all agree", "collectives", *sizes, mode=mode)
 
 
-def test_data_parallel_training_and_a_sharded_checkpoint(tmp_path: Path) -> None:
-    check_ranks(2, "trained and loaded", "training", str(tmp_path / "checkpoint"))
-
-
 def test_captured_collectives_are_replayed_and_counted() -> None:
     check_ranks(2, "replayed", "captured")
