@@ -250,26 +250,25 @@ def fail_in_kernel(route: str, blocking: bool, variant: str) -> list[str]:
         return [first, error_of(once_more)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "queue", "variant"),
-    [("aclnn", "0", SAMPLE_V2), ("aclnn", "2", SAMPLE_RESULT), ("cffi", "1", SAMPLE)],
+    ("name", "variant", "variable"),
+    [
+        ("aclnn", SAMPLE_V2, "ASCEND_LAUNCH_BLOCKING=1"),
+        ("cffi", SAMPLE_RESULT, "ASCEND_LAUNCH_BLOCKING=1"),
+        pytest.param("aclnn", SAMPLE_RESULT, "TASK_QUEUE_ENABLE=2", marks=pytest.mark.long),
+        pytest.param("cffi", SAMPLE, "TASK_QUEUE_ENABLE=1", marks=pytest.mark.long),
+    ],
 )
-def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, variant: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, False, variant, TASK_QUEUE_ENABLE=queue)
+def test_kernel_fails_at_the_next_synchronisation(name: str, variant: str, variable: str) -> None:
+    """Which is the call where launches block."""
+    setting, _, value = variable.partition("=")
+    finished = run_isolated(fail_in_kernel, name, "BLOCKING" in setting, variant, **{setting: value})
     first, second = finished.result
     assert "507035" in first
     assert MESSAGE in first
     assert "507035" in second or MESSAGE in finished.stderr, "a failed context must not look as if it worked"
     # torch_npu's own operators leave handles behind when they meet the failed context; nothing else may go wrong.
     assert {violation["kind"] for violation in finished.report["violations"]} <= {"leak", "executor_leaked"}
-
-
-@pytest.mark.parametrize(("name", "variant"), [("aclnn", SAMPLE_V2), ("cffi", SAMPLE_RESULT)])
-def test_kernel_fails_at_the_call_when_launches_block(name: str, variant: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, True, variant, ASCEND_LAUNCH_BLOCKING="1")
-    assert "507035" in finished.result[0]
-    assert MESSAGE in finished.result[0]
 
 
 # ---- what the cffi binding alone can meet ----
