@@ -1,74 +1,27 @@
-"""CANN from Python without torch: memory, tensors and the two phases, each foreign handle in an owner."""
+"""The two operators at CANN's C interface: buffers, tensors and the two phases, each foreign handle in an owner."""
 
-import importlib.util
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
-LIBRARIES_VARIABLE = "ASCEND_SAMPLE_CONFORMANCE_LIBRARIES"
-
-
-def load_module(name: str, path: Path) -> ModuleType:
-    """A module by its path: importing the package that it belongs to would import torch."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and named tuples look there for their own module
-    spec.loader.exec_module(module)
-    return module
-
-
-abi = load_module("conformance_abi", ROOT / "ascend_sample" / "npu" / "_abi.py")
-ffi = abi.ffi
-
-
-def library_path(name: str) -> str:
-    """Where ``lib{name}.so`` is, for dlopen."""
-    folder = os.environ.get(LIBRARIES_VARIABLE) or str(ROOT / "ascend_sample" / "hostcann" / "home" / "lib64")
-    if folder == "system":
-        return f"lib{name}.so"
-    path = Path(folder) / f"lib{name}.so"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist. Build hostcann first: python setup.py build_ext --inplace")
-    return str(path)
-
-
-# Never unloaded: threads of the runtime outlive the interpreter's modules.
-acl = ffi.dlopen(library_path("ascendcl"), ffi.RTLD_NOW | ffi.RTLD_GLOBAL | ffi.RTLD_NODELETE)
-aclnn = ffi.dlopen(library_path("opapi"), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
-
-
-class CannError(RuntimeError):
-    """A call failed that the test expected to work."""
-
-    def __init__(self, call: str, status: int) -> None:
-        super().__init__(f"{call}: {status} {abi.status_name(status)}: {recent_message()}")
-        self.status = status
-
-
-def check(status: int, call: str) -> None:
-    """Raises CannError with CANN's message unless `status` is success."""
-    if status != abi.SUCCESS:
-        raise CannError(call, status)
-
-
-def recent_message() -> str:
-    """aclGetRecentErrMsg, "" when there is none; reading clears it."""
-    message = acl.aclGetRecentErrMsg()
-    return "" if message == ffi.NULL else ffi.string(message).decode()
-
-
-def soc_name() -> str:
-    """The name that aclrtGetSocName gives."""
-    return ffi.string(acl.aclrtGetSocName()).decode()
+from tests.support.cann import (
+    D2H,
+    H2D,
+    abi,
+    acl,
+    aclnn,
+    address_of,
+    check,
+    ffi,
+    made,
+    malloc,
+    ok,
+    pointer,
+    recent_message,
+)
 
 
 def encode(values: Any, dtype: str) -> np.ndarray:
@@ -85,33 +38,23 @@ class Buffer:
     """A block of device memory."""
 
     def __init__(self, size: int) -> None:
-        address = ffi.new("void **")
-        check(acl.aclrtMalloc(address, size, abi.MALLOC_HUGE_FIRST), "aclrtMalloc")
         self.size = size
-        self.address = int(ffi.cast("uintptr_t", address[0]))
+        self.pointer = malloc(size)
+        self.address = address_of(self.pointer)
 
     def write(self, array: np.ndarray) -> None:
         """Copies the array's bytes to the start of the block."""
-        data = array.tobytes()
-        status = acl.aclrtMemcpy(self.pointer, self.size, data, len(data), abi.MEMCPY_HOST_TO_DEVICE)
-        check(status, "aclrtMemcpy to the device")
+        ok("aclrtMemcpy", self.pointer, self.size, array.tobytes(), array.nbytes, H2D)
 
     def read(self, dtype: Any, count: int) -> np.ndarray:
         """The first `count` elements of the block."""
         result = np.empty(count, dtype)
-        target = ffi.cast("void *", result.ctypes.data)
-        status = acl.aclrtMemcpy(target, result.nbytes, self.pointer, result.nbytes, abi.MEMCPY_DEVICE_TO_HOST)
-        check(status, "aclrtMemcpy to the host")
+        ok("aclrtMemcpy", pointer(result.ctypes.data), result.nbytes, self.pointer, result.nbytes, D2H)
         return result
-
-    @property
-    def pointer(self) -> Any:
-        """The address as a C pointer."""
-        return ffi.cast("void *", self.address)
 
     def free(self) -> None:
         """aclrtFree; the address must not be used again."""
-        check(acl.aclrtFree(self.pointer), "aclrtFree")
+        ok("aclrtFree", self.pointer)
 
 
 class Tensor:
@@ -144,7 +87,7 @@ class Tensor:
             abi.FORMAT_ND,
             [self.storage_size],
             1,
-            ffi.cast("void *", buffer.address if address is None else address),
+            pointer(buffer.address if address is None else address),
         )
         if self.handle == ffi.NULL:
             raise AssertionError(f"aclCreateTensor: {recent_message()}")
@@ -259,9 +202,9 @@ class Device:
         self._tensors: list[Tensor] = []
 
     def __enter__(self) -> "Device":
-        check(acl.aclInit(ffi.NULL), "aclInit")
-        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
-        self.stream = self.create_stream()
+        ok("aclInit", None)
+        ok("aclrtSetDevice", 0)
+        self.stream = made("aclrtCreateStream")
         return self
 
     def __exit__(
@@ -270,9 +213,9 @@ class Device:
         if kind is not None:
             return  # what follows could fail in its turn and hide the error; the process ends anyway
         self.release()
-        check(acl.aclrtDestroyStream(self.stream), "aclrtDestroyStream")
-        check(acl.aclrtResetDevice(0), "aclrtResetDevice")
-        check(acl.aclFinalize(), "aclFinalize")
+        ok("aclrtDestroyStream", self.stream)
+        ok("aclrtResetDevice", 0)
+        ok("aclFinalize")
 
     def release(self) -> None:
         """Destroys the tensors and frees the buffers."""
@@ -289,16 +232,10 @@ class Device:
 
     def reset(self) -> None:
         """Makes a device usable whose context has failed: its blocks and streams go."""
-        check(acl.aclrtResetDevice(0), "aclrtResetDevice")
+        ok("aclrtResetDevice", 0)
         self._buffers = []
-        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
-        self.stream = self.create_stream()
-
-    def create_stream(self) -> Any:
-        """A new stream; the caller destroys it."""
-        stream = ffi.new("aclrtStream *")
-        check(acl.aclrtCreateStream(stream), "aclrtCreateStream")
-        return stream[0]
+        ok("aclrtSetDevice", 0)
+        self.stream = made("aclrtCreateStream")
 
     def buffer(self, size: int) -> Buffer:
         """A block of at least one byte."""

@@ -6,13 +6,11 @@ import textwrap
 
 import pytest
 
-from ascend_sample import _environment
 from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
 from tests.support.user_process import run_python_warm
 
 LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
-needs_hostcann = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
-needs_torch_npu = pytest.mark.skipif(not _environment.torch_npu_is_installed(), reason="torch_npu is not installed")
+needs_torch_npu = pytest.mark.usefixtures("npu")
 
 LAST_MESSAGES = (
     "Dequeue: taskqueue is empty, wait for efd_read end",
@@ -28,10 +26,14 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_python_warm("-c", textwrap.dedent(program), **variables)
 
 
+def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`python -m ascend_sample.hostcann`."""
+    return run_python_warm("-m", "ascend_sample.hostcann", *arguments, **variables)
+
+
 def run(program: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program under `python -m ascend_sample.hostcann run`."""
-    command = ["-m", "ascend_sample.hostcann", "run", *options]
-    return run_python_warm(*command, sys.executable, "-c", textwrap.dedent(program), **variables)
+    return command("run", *options, sys.executable, "-c", textwrap.dedent(program), **variables)
 
 
 def variables_of_run() -> dict[str, str]:
