@@ -17,12 +17,12 @@ from transformers import (
 
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from tests.decoding.concurrent_calls import Prompts
 from tests.decoding.tiny_transformers import (
     KINDS,
     PAD,
     START,
     VOCAB_SIZE,
+    Prompts,
     encoder_inputs,
     recomputing_model,
     tiny_transformer,
@@ -50,12 +50,7 @@ def make_prompts(model: str, batch: int, seed: int) -> Prompts:
 
 
 class Found(NamedTuple):
-    """What generate() returns.
-
-    Attributes:
-        sequences: what was generated, row by row, up to the first stop token.
-        output: all of it.
-    """
+    """What generate() returns: what was generated, row by row, up to the first stop token; and all of it."""
 
     sequences: list[list[int]]
     output: Any
@@ -74,10 +69,11 @@ def generate(model: Any, given: Prompts, eos_token_id: list[int] | None, **optio
         **options,
     )
     rows = output.sequences[:, given.input_ids.shape[1] :].tolist()
-    return Found([_up_to_stop(row, eos_token_id or []) for row in rows], output)
+    return Found([up_to_stop(row, eos_token_id or []) for row in rows], output)
 
 
-def _up_to_stop(row: list[int], stop_tokens: list[int]) -> list[int]:
+def up_to_stop(row: list[int], stop_tokens: Sequence[int]) -> list[int]:
+    """A text without what follows its first stop token."""
     ends = [place + 1 for place, token in enumerate(row) if token in stop_tokens]
     return row[: ends[0]] if ends else row
 
@@ -95,13 +91,7 @@ def log_probabilities(found: Found) -> Tensor:
 
 
 class Configuration(NamedTuple):
-    """A search, by transformers' names.
-
-    Attributes:
-        model: of MODELS.
-        batch: how many prompts.
-        own: what the strategy takes and others do not.
-    """
+    """A search, by transformers' names; own is what the strategy takes and others do not."""
 
     model: str
     batch: int
@@ -138,11 +128,6 @@ class Comparison(NamedTuple):
     found: DecodeOutput
 
 
-def as_they_are(sequences: list[list[int]], stop_tokens: list[int]) -> list[list[int]]:
-    """The sequences that a strategy returns."""
-    return sequences
-
-
 @dataclass(frozen=True)
 class Parity:
     """A strategy beside generate().
@@ -158,7 +143,7 @@ class Parity:
     search: Callable[..., DecodeOutput]
     configuration: Callable[[int], Configuration]
     scores: Callable[[Found], Tensor]
-    as_generated: Callable[[list[list[int]], list[int]], list[list[int]]] = as_they_are
+    as_generated: Callable[[list[list[int]], list[int]], list[list[int]]] = lambda sequences, stop_tokens: sequences
     step_model: Callable[..., StepModel] = recomputing_model
 
     def check(self, numbers: Iterable[int]) -> list[Comparison]:

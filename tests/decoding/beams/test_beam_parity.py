@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascend_sample.decoding.beams.beam import beam_search
-from tests.decoding.every_strategy import STRATEGIES, several
+from tests.decoding.every_strategy import STRATEGIES
 from tests.decoding.generate_parity import (
     MODELS,
     SPREAD,
@@ -60,9 +60,14 @@ def test_other_beams_find_with_a_cache_what_they_find_without(model: str) -> Non
         for seed in range(3):
             given = make_prompts(model, 3, seed)
             options: dict[str, Any] = {"attention_mask": given.attention_mask, "encoder": given.encoder}
-            options |= {"max_new_tokens": [3, 8, 5], "eos_token_id": [2, 5], "pad_token_id": PAD, **several(name)}
+            options |= {
+                "max_new_tokens": [3, 8, 5],
+                "eos_token_id": [2, 5],
+                "pad_token_id": PAD,
+                **STRATEGIES[name].several,
+            }
             found, expected = (
-                STRATEGIES[name](adapted(model, seed=seed, spread=SPREAD), given.input_ids, **options)
+                STRATEGIES[name].search(adapted(model, seed=seed, spread=SPREAD), given.input_ids, **options)
                 for adapted in (step_model, recomputing_model)
             )
             assert found.to_lists() == expected.to_lists()

@@ -18,9 +18,8 @@ from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
-from tests.decoding.beams.probability_models import random_table, table_model
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model, tiny_model
 
 DRAWS = 20_000
 
@@ -75,7 +74,7 @@ def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> N
 def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int) -> dict[tuple[int, ...], float]:
     """The exact distribution of the best sequence of two steps after token 0, by enumeration."""
     rows = filter_logits(
-        table.log(),
+        table,
         temperature=torch.full((len(table),), temperature),
         top_k=torch.full((len(table),), top_k, dtype=torch.int32),
     ).double()
@@ -99,7 +98,7 @@ def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int
 
 @pytest.mark.parametrize(("temperature", "top_k", "num_beams"), [(0.6, 6, 1), (0.8, 5, 2)])
 def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k: int, num_beams: int) -> None:
-    table = random_table(6, seed=2, sharpness=1.0)
+    table = random_table(6, seed=2, spread=1.0).log_softmax(dim=1)
     params = [SamplingParams(temperature=temperature, top_k=top_k, seed=seed) for seed in range(DRAWS)]
     prompts = torch.zeros(DRAWS, 1, dtype=torch.int64)
     found = beam_sample(table_model(table), prompts, params, max_new_tokens=2, num_beams=num_beams)
@@ -108,13 +107,13 @@ def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k:
 
 
 def test_a_score_is_the_sum_of_what_temperature_and_filters_made() -> None:
-    table = random_table(7, seed=4)
+    table = random_table(7, seed=4).log_softmax(dim=1)
     params = SamplingParams(temperature=0.5, top_k=4, top_p=0.9, seed=3)
     found = beam_sample(
         table_model(table), torch.tensor([[1]]), params, max_new_tokens=4, num_beams=2, length_penalty=2.0
     )
     path = [1, *found.to_lists()[0]]
-    score = sum(2 * float(table[a, b].log()) for a, b in itertools.pairwise(path)) / 4**2
+    score = sum(2 * float(table[a, b]) for a, b in itertools.pairwise(path)) / 4**2
     assert found.sequences_scores.item() == pytest.approx(score, abs=1e-5)
 
 
@@ -148,7 +147,7 @@ def test_processors_come_before_the_filters() -> None:
 @pytest.mark.parametrize("most_sent", [placed_noise.MOST_SENT, 0], ids=["sent", "made there"])
 def test_the_devices_draw_the_same(npu: str, monkeypatch: pytest.MonkeyPatch, most_sent: int) -> None:
     monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
-    table, prompts = random_table(200, seed=5, sharpness=1.0), torch.tensor([[3], [4], [3], [4]])
+    table, prompts = random_table(200, seed=5, spread=1.0), torch.tensor([[3], [4], [3], [4]])
     filters: list[dict[str, Any]] = [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "top_k": 60}, {"temperature": 0.9}]
     params = [SamplingParams(seed=seed, **each) for seed, each in enumerate(filters)]
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "eos_token_id": 7}

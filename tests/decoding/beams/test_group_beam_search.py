@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,17 @@ from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.group_beam import group_beam_search, hamming_diversity
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
-from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, table_model
-from tests.decoding.tiny_models import TinyCausal, tiny_model
+from tests.decoding.table_models import (
+    EOS,
+    LETTERS,
+    START,
+    A,
+    B,
+    TinyCausal,
+    probability_table,
+    table_model,
+    tiny_model,
+)
 
 CONFIGURATIONS = (*range(30), 54, 81)
 """In 54 a group is done while others go on; in 81 its best continuation ends, and is what keeps the group going."""
@@ -32,7 +40,7 @@ def test_penalties_are_counted_prompt_by_prompt() -> None:
     assert torch.equal(hamming_diversity(log_probs, torch.empty(2, 0, dtype=torch.int64), 9.0), log_probs)
 
 
-def two_groups(table: Sequence[Sequence[float]], token: int, **options: Any) -> DecodeOutput:
+def two_groups(table: Tensor, token: int, **options: Any) -> DecodeOutput:
     """What two groups of one beam each find after a token."""
     return group_beam_search(table_model(table), torch.tensor([[token]]), num_beams=2, num_beam_groups=2, **options)
 
@@ -62,7 +70,9 @@ def test_two_groups_by_hand() -> None:
 
 
 def test_the_penalty_is_part_of_the_score() -> None:
-    found = two_groups([[0.9, 0.1], [0.9, 0.1]], 0, max_new_tokens=1, diversity_penalty=0.25, num_return_sequences=2)
+    found = two_groups(
+        probability_table([[0.9, 0.1], [0.9, 0.1]]), 0, max_new_tokens=1, diversity_penalty=0.25, num_return_sequences=2
+    )
     assert found.to_lists() == [[0], [0]]
     assert (found.sequences_scores - torch.tensor(0.9).log()).tolist() == pytest.approx([0.0, -0.25], abs=1e-6)
 
@@ -73,7 +83,7 @@ def test_scores_are_those_after_penalties_and_processors() -> None:
     found = two_groups(LETTERS, A, max_new_tokens=1, **options)
     assert found.to_lists() == [[B]]
     assert found.scores is not None
-    expected = torch.tensor(LETTERS[A]).log().expand(2, 4).clone()
+    expected = LETTERS[A].expand(2, 4).clone()
     expected[:, EOS] = -torch.inf
     expected[1, B] -= 0.5
     torch.testing.assert_close(found.scores[0][:, 1:], expected[:, 1:])

@@ -1,4 +1,4 @@
-"""FasterTransformer's decoder: its layer beside torch's, positions by hand, both devices, and what is refused."""
+"""FasterTransformer's decoder: its layer, positions by hand, both devices, and another's weights."""
 
 from __future__ import annotations
 
@@ -37,38 +37,30 @@ def test_memory_of_another_size_equals_one_that_was_mapped_before() -> None:
     )
 
 
-class WithoutLayers:
-    """A decoder whose layers do nothing, so that its hidden states are the last norm of embedding and position."""
+def test_embedding_and_positions_by_hand() -> None:
+    """Of a decoder whose layers do nothing: its hidden states are the last norm of embedding and position."""
+    decoder = Decoder(DecoderConfig(5, hidden_size=4, heads=1, layers=1, hidden_states=True)).eval()
+    with torch.no_grad():
+        for name, parameter in decoder.layers.named_parameters():
+            if "output" in name:
+                parameter.zero_()
 
-    def __init__(self) -> None:
-        self.decoder = Decoder(DecoderConfig(5, hidden_size=4, heads=1, layers=1, hidden_states=True)).eval()
-        with torch.no_grad():
-            for name, parameter in self.decoder.layers.named_parameters():
-                if "output" in name:
-                    parameter.zero_()
-
-    def expected(self, token: int, step: int) -> Tensor:
+    def expected(token: int, step: int) -> Tensor:
         # Four places: the rates are 1 and 1 / 10000.
         position = [math.sin(step), math.sin(step / 10000), math.cos(step), math.cos(step / 10000)]
-        vector = 2 * self.decoder.embedding.weight[token].detach() + torch.tensor(position)
+        vector = 2 * decoder.embedding.weight[token].detach() + torch.tensor(position)
         return nn.functional.layer_norm(vector, (4,), eps=1e-6)
 
-
-def test_embedding_and_positions_by_hand() -> None:
-    by_hand = WithoutLayers()
     memory = torch.randn(2, 1, 4)
     mask = torch.tensor([[False, True], [True, True]])
-    output = by_hand.decoder.prefill(torch.tensor([[0, 3], [1, 2]]), mask, memory=memory)
+    output = decoder.prefill(torch.tensor([[0, 3], [1, 2]]), mask, memory=memory)
     assert output.hidden_states is not None
-    torch.testing.assert_close(output.hidden_states[0, 1], by_hand.expected(3, step=1))
-    torch.testing.assert_close(output.hidden_states[1, 0], by_hand.expected(1, step=1))
-    torch.testing.assert_close(output.hidden_states[1, 1], by_hand.expected(2, step=2))
-    output = by_hand.decoder.decode(torch.tensor([[4], [4]]), output.cache)
+    torch.testing.assert_close(output.hidden_states[0, 1], expected(3, step=1))
+    torch.testing.assert_close(output.hidden_states[1], torch.stack([expected(1, step=1), expected(2, step=2)]))
+    output = decoder.decode(torch.tensor([[4], [4]]), output.cache)
     assert output.hidden_states is not None
-    torch.testing.assert_close(
-        output.hidden_states[:, 0], torch.stack([by_hand.expected(4, 2), by_hand.expected(4, 3)])
-    )
-    torch.testing.assert_close(by_hand.decoder.head(output.hidden_states), output.logits)
+    torch.testing.assert_close(output.hidden_states[:, 0], torch.stack([expected(4, 2), expected(4, 3)]))
+    torch.testing.assert_close(decoder.head(output.hidden_states), output.logits)
 
 
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
@@ -86,7 +78,6 @@ def test_positions_are_float32_whatever_torchs_default_is(positions: Any) -> Non
 
 
 def test_a_memory_longer_than_what_is_decoded_is_read_to_its_end() -> None:
-    """A memory longer than all that is decoded, whose last place decides."""
     decoder = random_decoder()
     memory = torch.randn(1, 200, 10)
     changed = memory.clone()
@@ -95,17 +86,6 @@ def test_a_memory_longer_than_what_is_decoded_is_read_to_its_end() -> None:
     logits = [decoder.prefill(start, memory=value).logits for value in (memory, changed)]
     assert (logits[0] - logits[1]).abs().max() > 1e-3
     torch.testing.assert_close(logits[1], decoder(start, changed)[:, -1])
-
-
-def test_hidden_states_have_the_places_of_the_prompt() -> None:
-    decoder = random_decoder(hidden_states=True)
-    memory = torch.randn(1, 3, 10).expand(2, -1, -1)
-    padded = decoder.prefill(
-        torch.tensor([[0, 5, 0, 6], [5, 6, 0, 0]]), torch.tensor([[0, 1, 0, 1], [1, 1, 0, 0]]), memory=memory
-    )
-    assert padded.hidden_states is not None
-    torch.testing.assert_close(padded.hidden_states[0, [1, 3]], padded.hidden_states[1, :2])
-    torch.testing.assert_close(padded.logits, decoder.head(padded.hidden_states[[0, 1], [3, 1]]))
 
 
 def test_more_than_the_document_allows() -> None:
@@ -120,41 +100,23 @@ def test_more_than_the_document_allows() -> None:
     torch.testing.assert_close(logits[150, 0], alone, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_types_of_16_bits(dtype: torch.dtype, device: str) -> None:
-    decoder = random_decoder()
-    memory = torch.randn(2, 3, 10)
-    exact = decoder(torch.tensor([[1, 2, 3]] * 2), memory)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_each_device_and_type(dtype: torch.dtype, device: str) -> None:
+    decoder = random_decoder(hidden_states=True)
+    memory = torch.randn(1, 3, 10)
+    exact = decoder(torch.tensor([[1, 2, 3]]), memory)[0, 2]
     decoder.to(device, dtype)
-    output = decoder.prefill(torch.tensor([[1, 2]], device=device), memory=memory[:1].to(device, dtype))
-    logits = decoder.decode(torch.tensor([[3]], device=device), output.cache).logits
+    prompt, mask = torch.tensor([[0, 1, 0, 2]], device=device), torch.tensor([[0, 1, 0, 1]], device=device)
+    output = decoder.prefill(prompt, mask, memory=memory.to(device, dtype))
+    assert output.hidden_states is not None
+    torch.testing.assert_close(output.logits, decoder.head(output.hidden_states[:, 3]))
+    cache = decoder.reorder(decoder.expand(output.cache, 2), torch.tensor([1, 0, 0], device=device))
+    cache = decoder.decode(torch.tensor([[3, 4]] * 3, device=device), cache).cache
+    cache = decoder.rollback(cache, cache.lengths - 2)
+    logits = decoder.decode(torch.tensor([[3]] * 3, device=device), cache).logits
     assert logits.dtype == dtype
-    error = (logits[0, 0].cpu().float() - exact[0, 2]).abs().max()
+    error = (logits[:, 0].cpu().float() - exact).abs().max()
     assert error < 16 * torch.finfo(dtype).eps * exact.abs().max()
-
-
-def test_same_on_each_device(device: str) -> None:
-    decoder = random_decoder()
-    input_ids, mask, encoder = make_batch(2, 3, seed=5)
-    logits = []
-    for place in ("cpu", device):
-        decoder.to(place)
-        output = decoder.prefill(
-            input_ids.to(place), mask.to(place), **{name: value.to(place) for name, value in encoder.items()}
-        )
-        cache = decoder.reorder(decoder.expand(output.cache, 2), torch.tensor([3, 0, 0], device=place))
-        cache = decoder.decode(torch.tensor([[1, 2]] * 3, device=place), cache).cache
-        cache = decoder.rollback(cache, cache.lengths - torch.tensor([1, 2, 0], device=place))
-        logits.append(decoder.decode(torch.tensor([[4]] * 3, device=place), cache).logits.cpu())
-    torch.testing.assert_close(*logits)
-
-
-def test_what_is_masked_does_not_matter() -> None:
-    decoder, mask = random_decoder(), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
-    tokens, memory = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.ones(2, 3, 10)
-    expected = decoder.prefill(tokens, mask, memory=memory).logits
-    for masked in (-100, 17):
-        assert decoder.prefill(tokens.where(mask, masked), mask, memory=memory).logits.equal(expected)
 
 
 def test_ids_and_parents_give_the_sequences() -> None:

@@ -19,15 +19,7 @@ TOKENS = 3
 
 
 class World(NamedTuple):
-    """What rows of one kind have in common.
-
-    Attributes:
-        name: of the kind.
-        target: float32 [vocab_size, vocab_size, vocab_size], logits after the last but one and the last token.
-        draft: the same of the drafter.
-        params: how the rows are sampled.
-        prompt: at least two tokens.
-    """
+    """What rows of one kind have in common: a table of the target and one of the drafter, params and a prompt."""
 
     name: str
     target: Tensor

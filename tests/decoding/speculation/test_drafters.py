@@ -20,8 +20,7 @@ from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import GREEDY
 from tests.decoding.speculation.test_speculative import MASK, PROMPTS
-from tests.decoding.table_models import random_table, table_model
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model, tiny_model
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=6)
 SEEDED = [replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))]
@@ -79,23 +78,7 @@ def test_by_block_a_place_is_drafted_anew_in_each_round(rule: Any) -> None:
 
 
 class Scripted(AdaptiveGamma):
-    """Plain rounds between others."""
-
-    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
-        self.round = getattr(self, "round", -1) + 1
-        return min((0, 2, 0, 0, 0, 1, 3, 0)[self.round % 8], limit)
-
-
-def test_a_model_catches_up_after_rounds_without_it() -> None:
-    drafter = Checked()
-    options: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": [30, 2, 25, 11]}
-    output = speculative_sample(tiny_model(), PROMPTS, SEEDED, drafter=drafter, gamma=Scripted(), **options)
-    assert output.lengths.tolist() == [30, 2, 25, 11]
-    assert drafter.unseen[:4] == [2, 3, 0, 2]
-
-
-class Noting(Scripted):
-    """The same, noting what it is told about reading."""
+    """Plain rounds between others; notes what it is told about reading."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,13 +88,26 @@ class Noting(Scripted):
 
     def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
         self.asked.append(unread)
-        return super().choose(limit, rows, unread)
+        return min((0, 2, 0, 0, 0, 1, 3, 0)[(len(self.asked) - 1) % 8], limit)
 
     def observe_reading(self, seconds: float, length: int) -> None:
         self.read.append((seconds > 0, length))
 
     def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
         self.told.append(unread)
+
+
+def test_a_model_catches_up_after_rounds_without_it() -> None:
+    drafter, control = Checked(), Scripted()
+    options: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": [30, 2, 25, 11]}
+    output = speculative_sample(tiny_model(), PROMPTS, SEEDED, drafter=drafter, gamma=control, **options)
+    assert output.lengths.tolist() == [30, 2, 25, 11]
+    assert drafter.unseen[:4] == [2, 3, 0, 2]
+    length = PROMPTS.shape[1]
+    # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
+    assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.told[:9] == [1, 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.read == [(True, length)]
 
 
 def test_a_model_reads_no_token_twice() -> None:
@@ -131,17 +127,6 @@ def test_a_model_reads_no_token_twice() -> None:
     assert widths == [1, 1, 2, 1, 2, 1]
 
 
-def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
-    control = Noting()
-    options: dict[str, Any] = {"attention_mask": MASK, "drafter": Checked(), "max_new_tokens": 40}
-    speculative_sample(tiny_model(), PROMPTS, SEEDED, gamma=control, **options)
-    length = PROMPTS.shape[1]
-    # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
-    assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]
-    assert control.told[:9] == [1, 2, 0, 1, 2, 3, 0, 0, 1]
-    assert control.read == [(True, length)]
-
-
 def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[int]:
     """Prompt lookup of one row, naively."""
     for size in range(min(longest, len(text) - 1), shortest - 1, -1):
@@ -154,7 +139,7 @@ def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[
     return []
 
 
-@pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (2, 2), (5, 1), (1, 1), (4, 3)])
+@pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (2, 2), (4, 3)])
 def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) -> None:
     generator = torch.Generator().manual_seed(longest)
     rows, capacity, size = 300, 14, 5
@@ -176,20 +161,17 @@ def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) ->
     assert found > 20
 
 
-@pytest.mark.parametrize(
-    ("rule", "params"),
-    [("standard", GREEDY), ("standard", SamplingParams(seed=5)), ("block", SamplingParams(seed=5)),
-     ("match", SamplingParams(seed=5))],
-)  # fmt: skip
-def test_n_grams_end_before_what_the_model_never_says(rule: Any, params: SamplingParams, device: str) -> None:
+@pytest.mark.parametrize("rule", ["standard", "block", "match"])
+def test_n_grams_end_before_what_the_model_never_says(rule: Any, device: str) -> None:
     """Prompts may have tokens that a model reads alone: of an image, of an embedding that is larger than the head."""
     table = random_table(20, seed=1)[:, :10].to(device)
     prompts = torch.tensor([[15, 2, 3, 15, 2, 3, 15], [2, 19, 4, 2, 19, 4, 2], [1, 2, 1, 2, 1, 2, 1]], device=device)
-    model, given = table_model(table), {"params": params, "max_new_tokens": 9, "eos_token_id": ()}
-    output = speculative_sample(model, prompts, drafter=NGramDrafter(), rule=rule, **given)
-    if rule == "match" or params.temperature == 0:
-        assert output.to_lists() == sample(model, prompts, **given).to_lists()
-    assert int(output.sequences.max()) < 10
+    for params in (GREEDY, SamplingParams(seed=5)):
+        model, given = table_model(table), {"params": params, "max_new_tokens": 9, "eos_token_id": ()}
+        output = speculative_sample(model, prompts, drafter=NGramDrafter(), rule=rule, **given)
+        if rule == "match" or params is GREEDY:
+            assert output.to_lists() == sample(model, prompts, **given).to_lists()
+        assert int(output.sequences.max()) < 10
 
 
 class OfNoVocabulary(NGramDrafter):
@@ -205,9 +187,10 @@ class OfNoVocabulary(NGramDrafter):
         return draft, state
 
 
-@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(seed=5)])
-@pytest.mark.parametrize("rule", ["standard", "block"])
-@pytest.mark.parametrize("token", [-100, 10])
+@pytest.mark.parametrize(
+    ("token", "rule", "params"),
+    [(-100, "standard", GREEDY), (10, "standard", SamplingParams(seed=5)), (-100, "block", SamplingParams(seed=5))],
+)
 def test_what_is_no_id_ends_drafts_on_a_device(token: int, rule: Any, params: SamplingParams, npu: str) -> None:
     """The model reads all drafts: it would look such a token up in its embedding."""
     table = random_table(10, seed=1).to(npu)

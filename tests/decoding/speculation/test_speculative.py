@@ -20,7 +20,7 @@ from ascend_sample.sampling.draws import placed_noise
 from ascend_sample.sampling.draws.placed_noise import MOST_SENT
 from tests.decoding.every_strategy import GREEDY
 from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, random_table, table_model
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import SUCCESSOR, tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 7], [0, 8, 0, 9]])
@@ -104,11 +104,10 @@ def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
 
 
 def test_stop_tokens_inside_a_draft_end_the_row_there() -> None:
-    successor = ModuleModel(lambda ids: torch.nn.functional.one_hot((ids + 1) % 10, 10) * 90.0)
     streamed: list[tuple[Tensor, Tensor]] = []
     options: dict[str, Any] = {"gamma": 4, "max_new_tokens": [12, 12, 3], "eos_token_id": [4, 8], "pad_token_id": 9}
     options["on_tokens"] = lambda tokens, counts: streamed.append((tokens.clone(), counts.clone()))
-    output = speculative_sample(successor, torch.tensor([[0], [5], [8]]), drafter=successor, **options)
+    output = speculative_sample(SUCCESSOR, torch.tensor([[0], [5], [8]]), drafter=SUCCESSOR, **options)
     assert output.to_lists() == [[1, 2, 3, 4], [6, 7, 8], [9, 0, 1]]
     assert output.sequences[1, 3].item() == 9
     assert [counts.tolist() for _, counts in streamed] == [[1, 1, 1], [3, 2, 2]]

@@ -27,8 +27,6 @@ CASES: list[Any] = [
     (2, None, 1500, "standard"),
     (3, NGramDrafter(longest=2), 1500, "standard"),
     (3, None, 1500, "block"),
-    pytest.param(2, None, ROWS_EACH, "standard", marks=LONG),
-    pytest.param(3, None, ROWS_EACH, "block", marks=LONG),
     pytest.param(1, None, ROWS_EACH, "standard", marks=LONG),
     pytest.param(4, None, ROWS_EACH, "standard", marks=LONG),
     pytest.param(1, NGramDrafter(longest=2), ROWS_EACH // 2, "standard", marks=LONG),

@@ -13,36 +13,31 @@ from transformers import NoRepeatNGramLogitsProcessor
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.every_strategy import model_of
-from tests.decoding.table_models import random_table
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model, tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
-def seen_before() -> ModuleModel:
-    """The same probabilities everywhere; the cosine is 1 with a token that was seen before, else 0."""
-    return ModuleModel(lambda input_ids: (LOGITS.expand(*input_ids.shape, 4), torch.eye(4)[input_ids]))
+SEEN_BEFORE = table_model(LOGITS.expand(4, 4))
+"""The same probabilities everywhere; the cosine is 1 with a token that was seen before, else 0."""
 
 
 def test_by_hand() -> None:
     """With alpha 0.5 a token costs 1 once it was seen: 0, 1, 2, then all of the three were seen and 0 is best."""
-    output = contrastive_search(seen_before(), torch.tensor([[3], [0]]), max_new_tokens=4, top_k=3, penalty_alpha=0.5)
+    output = contrastive_search(SEEN_BEFORE, torch.tensor([[3], [0]]), max_new_tokens=4, top_k=3, penalty_alpha=0.5)
     assert output.to_lists() == [[0, 1, 2, 0], [1, 2, 0, 0]]
     expected = torch.tensor([0.5 * 0.3 * 0.15 * 0.5, 0.3 * 0.15 * 0.5 * 0.5])
     torch.testing.assert_close(output.sequences_scores.exp(), expected)
     # With alpha 0.1 the first of them is worth its penalty: 0.9 * 0.5 - 0.1 > 0.9 * 0.3.
-    output = contrastive_search(seen_before(), torch.tensor([[0]]), max_new_tokens=2, top_k=3, penalty_alpha=0.1)
+    output = contrastive_search(SEEN_BEFORE, torch.tensor([[0]]), max_new_tokens=2, top_k=3, penalty_alpha=0.1)
     assert output.to_lists() == [[0, 0]]
 
 
 def test_padding_is_no_context() -> None:
     """Token 0 stands in the padding, and is not seen; the states there are large."""
     prompts, mask = torch.tensor([[0, 3], [3, 0], [0, 3]]), torch.tensor([[0, 1], [1, 0], [1, 1]])
-    output = contrastive_search(
-        seen_before(), prompts, max_new_tokens=2, top_k=3, penalty_alpha=0.5, attention_mask=mask
-    )
+    output = contrastive_search(SEEN_BEFORE, prompts, max_new_tokens=2, top_k=3, penalty_alpha=0.5, attention_mask=mask)
     assert output.to_lists() == [[0, 1], [0, 1], [1, 2]]
 
 
@@ -53,7 +48,7 @@ def test_a_forbidden_token_is_not_taken_for_being_new() -> None:
         return scores.index_fill(1, torch.tensor([1, 2]), -torch.inf)
 
     options: dict[str, Any] = {"max_new_tokens": 2, "top_k": 4, "penalty_alpha": 1.0, "logits_processor": [forbid]}
-    assert contrastive_search(seen_before(), torch.tensor([[0, 3]]), **options).to_lists() == [[0, 0]]
+    assert contrastive_search(SEEN_BEFORE, torch.tensor([[0, 3]]), **options).to_lists() == [[0, 0]]
 
 
 def test_one_candidate_or_no_penalty_is_greedy() -> None:
@@ -149,7 +144,7 @@ def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
     """With alpha 1 probability counts for nothing, and 3 was seen; but it has the whole mass."""
     table = random_table(7)
     table[:, 3] = torch.inf
-    output = contrastive_search(model_of(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
+    output = contrastive_search(table_model(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
     assert output.to_lists() == [[3, 3]]
     assert output.sequences_scores.tolist() == [0.0]
 
