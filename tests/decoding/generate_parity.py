@@ -130,14 +130,11 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Parity:
-    """A strategy beside generate().
+    """A strategy beside generate(): what is asked for by a number, and how what both find is compared.
 
     Attributes:
-        search: the strategy.
-        configuration: what is asked for, by a number.
         scores: what the strategy gives as `sequences_scores`, of what generate() found.
         as_generated: the strategy's sequences as generate() writes them, with these stop tokens.
-        step_model: what the strategy searches, of a model's name and its weights; without a cache unless given.
     """
 
     search: Callable[..., DecodeOutput]

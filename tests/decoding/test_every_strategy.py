@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import EACH, OF_BEAMS, PROCESSED, STEP_BY_STEP, STRATEGIES, names
-from tests.decoding.table_models import random_table, table_model, tiny_model
+from tests.decoding.table_models import IMPOSSIBLE, UNCALLED, random_table, table_model, tiny_model
 
 INF, NAN = math.inf, math.nan
 VOCAB_SIZE = 7
@@ -30,6 +31,14 @@ MIXED = [
     SamplingParams(temperature=0.01, seed=3),
     SamplingParams(temperature=1.5, seed=11),
 ]
+PENALISED = [
+    replace(MIXED[0], frequency_penalty=0.4, min_tokens=3, stop_ids=[0, 5]),
+    replace(MIXED[1], repetition_penalty=1.3),
+    replace(MIXED[2], bad_ids=[3]),
+    SamplingParams(temperature=0),
+    MIXED[4],
+]
+"""Beams have no penalties."""
 
 
 def with_column(value: float, *columns: int) -> Tensor:
@@ -59,7 +68,8 @@ def test_a_row_has_its_texts_and_scores_in_any_batch(name: str) -> None:
     options |= {"return_scores": True} if strategy.has_beams else {}
 
     def search(rows: list[int], input_ids: Tensor, **given: Any) -> DecodeOutput:
-        own: dict[str, Any] = {"params": [MIXED[row] for row in rows]} if strategy.is_drawn else {}
+        params = MIXED if strategy.has_beams else PENALISED
+        own: dict[str, Any] = {"params": [params[row] for row in rows]} if strategy.is_drawn else {}
         room = [ROOM[row] for row in rows]
         return strategy.search(model, input_ids, max_new_tokens=room, **options, **own, **given)
 
@@ -78,7 +88,7 @@ def test_a_row_has_its_texts_and_scores_in_any_batch(name: str) -> None:
 
 @EACH
 def test_each_device_and_type_finds_the_same(name: str, device: str) -> None:
-    """The logits have the same bits in all of these types; a drafter may have another one."""
+    """The logits have the same bits in all of these types; torch's default and a drafter may have another."""
     strategy, table = STRATEGIES[name], random_table(30, spread=4.0).round()
     prompts, options = PROMPTS[:3], {"attention_mask": MASK[:3], "max_new_tokens": [5, 3, 4], "eos_token_id": [2, 9]}
     expected = strategy.search(table_model(table), prompts, **strategy.drafted_by(table_model(table)), **options)
@@ -86,24 +96,14 @@ def test_each_device_and_type_finds_the_same(name: str, device: str) -> None:
     types = (torch.float32, torch.bfloat16, torch.float64, torch.int32)
     for dtype in types if device == "cpu" else types[:2]:
         model, drafter = table_model(table.to(dtype), device), table_model(table, device)
-        found = strategy.search(model, prompts.to(device), **strategy.drafted_by(drafter), **options)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            found = strategy.search(model, prompts.to(device), **strategy.drafted_by(drafter), **options)
+        finally:
+            torch.set_default_dtype(torch.float32)
         assert found.sequences.device.type == device
         assert found.to_lists() == expected.to_lists()
         torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
-
-
-@EACH
-def test_torchs_default_type_changes_nothing(name: str) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 7, "eos_token_id": 3, **STRATEGIES[name].several}
-    model = table_model(random_table())
-    expected = STRATEGIES[name].search(model, PROMPTS, **options)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        found = STRATEGIES[name].search(model, PROMPTS, **options)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert found.to_lists() == expected.to_lists()
-    assert found.sequences_scores.equal(expected.sequences_scores)
 
 
 @pytest.mark.parametrize("name", names(is_drawn=True))
@@ -174,18 +174,6 @@ def test_prompts_whose_beams_find_nothing_later_are_named(name: str, device: str
     assert output.lengths.tolist() == [3, 0, 3]
 
 
-@PROCESSED
-@pytest.mark.filterwarnings("ignore:.*some step had no token left:RuntimeWarning")
-def test_where_nothing_is_allowed_all_stop_together(name: str) -> None:
-    options: dict[str, Any] = {"logits_processor": [lambda ids, scores: torch.full_like(scores, -INF)]}
-    options |= {"eos_token_id": 0, "return_scores": True}
-    found = STRATEGIES[name].search(table_model(random_table()), PROMPTS, max_new_tokens=6, **options)
-    assert found.sequences_scores.isneginf().all()
-    if STRATEGIES[name].has_beams:
-        assert len(found.scores or ()) == 1, "the search must not go on"
-        assert found.to_lists() == [[]] * len(PROMPTS)
-
-
 def test_masks_leave_nan_alone() -> None:
     """The only finite logits are those of tokens that are not allowed, the token of an empty row among them."""
     model = table_model(torch.tensor([[1.0, NAN, NAN, 2.0]]).expand(4, -1))
@@ -216,27 +204,12 @@ def test_a_row_that_is_done_needs_no_token(name: str) -> None:
     assert found.sequences_scores.isfinite().tolist() == [True, False]
 
 
-class InAGraph(ModuleModel):
-    """A `StepModel` that leaves gradients to its caller, as one of a user may."""
+class EightPositions(ModuleModel):
+    """A model whose rows must not grow beyond eight tokens, and that leaves gradients to its caller."""
 
     def _run(self, history: TokenHistory) -> tuple[Tensor, Tensor | None]:
         assert not torch.is_grad_enabled()
-        return table_in_a_graph[history.tokens], torch.eye(VOCAB_SIZE)[history.tokens]
-
-
-table_in_a_graph = torch.nn.Parameter(random_table(VOCAB_SIZE))
-
-
-@EACH
-def test_no_graph_is_made(name: str) -> None:
-    kept = {"return_scores": STRATEGIES[name].takes_processors}
-    output = STRATEGIES[name].search(InAGraph(torch.nn.Identity()), column(1, 2), max_new_tokens=4, **kept)
-    assert not any(scores.requires_grad for scores in (output.sequences_scores, *(output.scores or ())))
-    assert torch.is_grad_enabled()
-
-
-class EightPositions(ModuleModel):
-    """A model whose rows must not grow beyond eight tokens."""
+        return super()._run(history)
 
     def decode(self, tokens: Tensor, cache: TokenHistory) -> StepOutput:
         assert int(cache.lengths.max()) < 8, "a row has outgrown the model"
@@ -342,3 +315,38 @@ def test_progress_names_the_strategy(name: str, capsys: pytest.CaptureFixture[st
     assert "3/3" in shown
     STRATEGIES[name].search(table_model(random_table()), PROMPTS, max_new_tokens=3)
     assert not capsys.readouterr().err
+
+
+@OF_BEAMS
+def test_padding_may_be_beyond_the_vocabulary(name: str, device: str) -> None:
+    prompts = torch.tensor([[1], [2], [3]], device=device)
+    padded, tolerance = 0, 0.0
+    for seed in range(2):
+        table = random_table(7, seed)
+        options: dict[str, Any] = {"max_new_tokens": 7, "eos_token_id": [5, 6], **STRATEGIES[name].several}
+        found = STRATEGIES[name].search(table_model(table, device), prompts, pad_token_id=7, **options)
+        padded += int((found.sequences == 7).sum())
+        padding = 0
+        if name == "group_beam_search":  # which penalises a padding token of the vocabulary: here one without hope
+            table, padding = torch.nn.functional.pad(table, (0, 1, 0, 1), value=IMPOSSIBLE), 7
+            tolerance = 1e-6  # a device's float32 sum over one more token may round otherwise
+        expected = STRATEGIES[name].search(table_model(table, device), prompts, pad_token_id=padding, **options)
+        assert found.to_lists() == expected.to_lists()
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=tolerance)
+    assert padded > 0
+
+
+@OF_BEAMS
+def test_a_length_penalty_stays_within_the_range_of_float32(name: str) -> None:
+    model, prompt = table_model(random_table(9, seed=1)), torch.tensor([[1]])
+    for penalty in (12.0, -12.0):
+        options: dict[str, Any] = {"max_new_tokens": 40, "length_penalty": penalty, **STRATEGIES[name].several}
+        found = STRATEGIES[name].search(model, prompt, **options)
+        assert found.sequences_scores.isfinite().all()
+        assert (found.sequences_scores < 0).all()
+        assert (found.lengths > 0).all()
+    message = r"length_penalty must be in \[-.*\] with that many new tokens, got .*\. [A-Z]"
+    for penalty in (200, -200, 1e300):
+        with pytest.raises(ValueError, match=message):
+            STRATEGIES[name].search(UNCALLED, prompt, max_new_tokens=40, length_penalty=penalty)
+    assert STRATEGIES[name].search(model, prompt, max_new_tokens=1, length_penalty=1e300).lengths.tolist() == [1]

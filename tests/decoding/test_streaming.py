@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import TextIteratorStreamer, TextStreamer
+from transformers import TextStreamer
 
-from ascend_sample.decoding import greedy_search, sample, speculative_sample
+from ascend_sample.decoding import greedy_search, speculative_sample
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams
 from tests.decoding import launch_counts
 from tests.decoding.every_strategy import GREEDY, STRATEGIES, names
 from tests.decoding.table_models import SUCCESSOR, UNCALLED, table_model
-from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
+from tests.decoding.tiny_transformers import START, encoder_inputs, step_model, tiny_transformer
 
 STREAMED = names(is_streamed=True)
 WORDS = ["nought ", "one ", "two ", "three", "-teen ", "line\n", "six ", "seven", "ty ", "nine ", "ten ", "la", " di "]
@@ -97,14 +95,6 @@ def test_a_row_is_told_as_soon_as_it_is_known() -> None:
     assert row.told == [[[0]], [1], [2, 3, 4, 5], [6, 7], "end"]
 
 
-def test_copies_of_a_prompt_have_streamers_of_their_own() -> None:
-    rows, model = tuple(Recorder() for _ in range(4)), table_model(torch.zeros(10, 10))
-    options: dict[str, Any] = {"num_return_sequences": 2, "max_new_tokens": 5}
-    output = sample(model, torch.tensor([[3], [4]]), SamplingParams(seed=1), on_tokens=rows, **options)
-    assert [row.told[0] for row in rows] == [[[3]], [[3]], [[4]], [[4]]]
-    assert [row.tokens() for row in rows] == output.to_lists()
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 @pytest.mark.parametrize("options", [{"skip_prompt": True}, {"skip_special_tokens": True}])
 def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[str, Any]) -> None:
@@ -127,19 +117,6 @@ def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[st
                 assert [is_end for _, is_end in found.parts].count(True) == 1
             else:
                 assert found.parts == expected.parts
-
-
-def test_iterators_of_several_rows_while_another_thread_generates() -> None:
-    prompts = torch.tensor([[9, 3, 1], [4, 4, 2]])
-    rows = [TextIteratorStreamer(Words(), skip_prompt=True, timeout=60) for _ in prompts]
-    options: dict[str, Any] = {"max_new_tokens": 8, "on_tokens": rows}
-    thread = Thread(target=greedy_search, args=(step_model("gpt2"), prompts), kwargs=options)
-    thread.start()
-    texts = ["".join(row) for row in rows]
-    thread.join()
-    expected = greedy_search(step_model("gpt2"), prompts, max_new_tokens=8)
-    assert texts == [Words().decode(text) for text in expected.to_lists()]
-    assert len(WORDS) == VOCAB_SIZE
 
 
 def test_an_error_is_no_end() -> None:

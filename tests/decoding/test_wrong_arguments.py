@@ -31,17 +31,15 @@ Rows = list[tuple[dict[str, Any], type[Exception], str]]
 MEMORY = torch.zeros(2, 3, 10)
 EVEN = "hidden_size must be even and a multiple of heads = 3, got"
 NO_LOGPROBS = [GREEDY] * 3 + [SamplingParams(logprobs=1)]
-NINE_TOKENS, NINE_IDS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9)), ModuleModel(lambda ids: torch.eye(9)[ids])
+NINE_TOKENS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9))
 BEAM_SEARCH: Rows = [
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
-    ({"num_beams": 2.0}, TypeError, "num_beams must be an int, got float 2.0"),
     ({"num_return_sequences": 3}, ValueError, "num_return_sequences must be at most num_beams, 2, got 3"),
     ({"finished": "beam"}, ValueError, 'finished must be "pool" or "in_beam", got \'beam\''),
     ({"early_stopping": "always"}, ValueError, "early_stopping must be True, False or \"never\", got 'always'"),
     ({"early_stopping": True, "finished": "in_beam"}, ValueError, "early_stopping must be False .*, got True"),
     ({"length_penalty": float("nan")}, ValueError, "length_penalty must be a finite number"),
     ({"softmax_smoothing": 0.0}, ValueError, "softmax_smoothing must be a finite number above 0, got 0.0"),
-    ({"softmax_smoothing": 1e-60}, ValueError, "softmax_smoothing must be a finite float32 above 0, got 1e-60"),
     ({"softmax_smoothing": 1e39, "return_scores": True}, ValueError, "softmax_smoothing must be a finite float32"),
     ({"length_penalty": 23.7, "max_new_tokens": 7}, ValueError, r"length_penalty must be in \[-23.6, 23.6\] with"),
     ({"length_penalty": -45.0, "max_new_tokens": 12, "finished": "in_beam"}, ValueError,
@@ -52,7 +50,6 @@ BEAM_SEARCH: Rows = [
 BEAM_SAMPLE: Rows = [
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
     ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids at .*, got bad_ids=\(3,\)"),
-    ({"params": SamplingParams(adaptive_target=0.5)}, ValueError, "params must leave adaptive_target at its default"),
 ]  # fmt: skip
 GROUPS: Rows = [
     ({"num_beam_groups": 0}, ValueError, "num_beam_groups must be at least 1, got 0"),
@@ -60,7 +57,6 @@ GROUPS: Rows = [
     ({"diversity_penalty": -1.0}, ValueError, "diversity_penalty must be a finite number of at least 0, got -1.0"),
 ]  # fmt: skip
 RANKING: Rows = [
-    ({"num_samples": 0}, ValueError, "num_samples must be at least 1, got 0"),
     ({"num_samples": 2, "num_return_sequences": 3}, ValueError, r"num_return_sequences must be in \[1, 2\], got 3"),
     ({"length_penalty": -1.0}, ValueError, "length_penalty must be a finite number of at least 0"),
     ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
@@ -77,7 +73,6 @@ CONTRASTIVE: Rows = [
     ({"penalty_alpha": 1.5}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1, got 1.5"),
 ]  # fmt: skip
 TREES: Rows = [
-    ({"step_ids": [[1]]}, TypeError, "step_ids must be an int64 tensor, got list"),
     ({"step_ids": TREE[0][0]}, ValueError, r"step_ids must be \[steps, batch, beams\] and not empty, got \[1, 3\]"),
     ({"parent_ids": TREE[1][:3]}, ValueError, r"parent_ids must have the shape of step_ids, \[4, 1, 3\]"),
     ({"lengths": torch.tensor([4, 4])}, ValueError, r"lengths must be \[1\] or \[1, 3\], got \[2\]"),
@@ -85,19 +80,14 @@ TREES: Rows = [
     ({"parent_ids": TREE[1] + 1}, ValueError, r"parent_ids must be in \[0, 3\), got 3"),
 ]  # fmt: skip
 CONFIGS: Rows = [
-    ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
     ({"hidden_size": 9, "heads": 3}, ValueError, f"{EVEN} 9"),
     ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
-    ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
-    ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
     ({"activation": "swish"}, ValueError, "activation must be one of relu, gelu, got swish"),
     ({"positions": "no"}, ValueError, "positions must be one of halves, interleaved, got no"),
 ]  # fmt: skip
 SPECULATION: Rows = [
     ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
     ({"drafter": NINE_TOKENS}, ValueError, "drafter must have the model's vocab"),
-    ({"drafter": NINE_IDS}, ValueError,
-     "drafter must be able to read the prompts, got IndexError: index 9 is out of b"),
     ({"drafter": Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
     ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
     ({"gamma": "auto"}, ValueError, "gamma must be an int, 'adaptive' or an AdaptiveGamma, got 'auto'"),
@@ -106,10 +96,7 @@ SPECULATION: Rows = [
     ({"params": NO_LOGPROBS}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
     ({"params": SamplingParams(mirostat_tau=1.0)}, ValueError,
      "params must leave mirostat_tau .*, got mirostat_tau=1.0"),
-    ({"params": SamplingParams(stop_sequences=[[1, 2]])}, ValueError,
-     "params must leave stop_sequences at its default"),
     ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
-    ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
     ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
 ]  # fmt: skip
 NGRAMS: Rows = [
@@ -121,11 +108,9 @@ ADAPTIVE: Rows = [
     ({"cost": -0.1}, ValueError, "cost must be a finite number of at least 0"),
 ]
 MEMORIES: Rows = [
-    ({"memory": [1.0]}, TypeError, "memory must be a tensor of floats, got list"),
     ({"memory": MEMORY.long()}, TypeError, "memory must be a tensor of floats, got a tensor of torch.int64"),
     ({"memory": MEMORY[:1]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
     ({"memory_lengths": torch.tensor([3, 3]).int()}, TypeError, "memory_lengths must be .*, got a .* torch.int32"),
-    ({"memory_lengths": torch.tensor([3, 3, 3])}, ValueError, r"memory_lengths must be \[2\], got \[3\]"),
     ({"memory_lengths": torch.tensor([0, 3])}, ValueError, r"memory_lengths must be from 1 to 3, .*, got \[0, 3\]"),
 ]
 CASES: dict[str, tuple[Callable[..., Any], Rows]] = {

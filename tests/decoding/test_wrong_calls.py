@@ -22,7 +22,6 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.models.transformer_decoder import Decoder, DecoderConfig
 from ascend_sample.decoding.request import check_request
 from ascend_sample.decoding.speculation.acceptance import Draft
-from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import EACH, GREEDY, PROCESSED, STRATEGIES
 from tests.decoding.table_models import UNCALLED, WithoutCache, random_table, table_model, tiny_model
 from tests.decoding.tiny_transformers import step_model, tiny_transformer
@@ -39,8 +38,8 @@ REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"model": ModuleModel}, TypeError, "model must be a StepModel, got the class ModuleModel"),
     ({"input_ids": [[1, 2]]}, TypeError, "input_ids must be an int64 tensor, got list"),
     ({"input_ids": IDS_AS_DICT}, TypeError, r"input_ids must be .*, got dict (?=.*by name: search\(model, \*\*tokens)"),
-    ({"input_ids": -IDS}, ValueError, r"input_ids must be at least 0, got \[-3, -2, -1\] in the rows \[0, 1\]"),
     ({"input_ids": IDS.int()}, TypeError, r"input_ids must .* torch.int32 \[2, 2\](?=\. Convert .*dtype=torch.int64)"),
+    ({"input_ids": -IDS}, ValueError, r"input_ids must be at least 0, got \[-3, -2, -1\] in the rows \[0, 1\]"),
     ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
     ({"attention_mask": IDS * 1j}, TypeError, "attention_mask must be a bool or int64 tensor"),
     ({"attention_mask": IDS[:1]}, ValueError, r"attention_mask must have the shape of input_ids, \[2, 2\]"),
@@ -49,25 +48,19 @@ REQUESTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"attention_mask": torch.tensor([[1, 1], [2, -1]])}, ValueError,
      r"attention_mask must be 0 or 1, got \[-1, 2\] in the rows \[1\]"),
     ({"encoder": IDS}, TypeError, r"encoder must be a dict of tensors, got a tensor of torch.int64 \[2, 2\]"),
-    ({"encoder": {"memory": torch.ones(3, 1)}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\]"),
     ({"encoder": {"encoder_attention_mask": IDS}}, ValueError, r"encoder\['enc.*'\] must be 0 or 1, got \[0, 1, 2, "),
+    ({"encoder": {"memory": torch.ones(3, 1)}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\]"),
     ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
-    ({"max_new_tokens": [3, 0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
     ({"max_new_tokens": [3]}, ValueError, f"{ONE_OR_EACH} 1 values"),
     ({"max_new_tokens": 1.5}, TypeError, f"{ONE_OR_EACH} float 1.5"),
-    ({"max_new_tokens": True}, TypeError, f"{ONE_OR_EACH} bool True"),
     ({"max_new_tokens": [3, "3"]}, TypeError, "max_new_tokens must be an int, got str '3'"),
     ({"eos_token_id": -1}, ValueError, "eos_token_id must be at least 0, got -1"),
     ({"eos_token_id": "</s>"}, TypeError, f"{ENDS} str '</s>'"),
-    ({"eos_token_id": [1, "2"]}, TypeError, "eos_token_id must be an int, got str '2'"),
-    ({"pad_token_id": -1}, ValueError, "pad_token_id must be at least 0, got -1"),
     ({"logits_processor": print}, TypeError, "logits_processor must be a list of callables"),
     ({"stopping_criteria": [1]}, TypeError, "stopping_criteria must be a list of callables"),
-    ({"on_tokens": 1}, TypeError, f"{LISTENER} int 1"),
     ({"on_tokens": [print, print]}, TypeError, f"{LISTENER} list"),
     ({"on_tokens": BaseStreamer}, TypeError, "on_tokens must be a function .*, got type <class .*BaseStreamer'>"),
     ({"on_tokens": [BaseStreamer()] * 2}, ValueError, "on_tokens must be a streamer of its own for each row, got Base"),
-    ({"progress": 1}, TypeError, "progress must be True or False, got int 1"),
     ({"return_scores": "no"}, TypeError, "return_scores must be True or False, got str"),
     ({"eos": 3, "return_score": True}, TypeError,
      "options must be parameters of its own, or attention_mask, encoder, .*, return_scores, got eos, return_score"),
@@ -111,13 +104,6 @@ class Returns(WithoutCache):
         return self.of_decode
 
 
-class Narrowing(Returns):
-    """A `StepModel` whose steps have fewer columns than its prompts."""
-
-    def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
-        return StepOutput(torch.zeros(*tokens.shape, 9), None, torch.ones(*tokens.shape, 3))
-
-
 def of_last(input_ids: Tensor) -> Tensor:
     return TABLE[input_ids[:, -1]]
 
@@ -127,21 +113,14 @@ MODELS: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
      r"^ModuleModel: module of_last must return logits \[2, 2, vocab_size\], .*, got a tensor of .* \[2, 11\]"),
     (lambda: ModuleModel(lambda input_ids: (TABLE[input_ids], TABLE)), {}, ValueError,
      r"^ModuleModel: module <lambda> must return hidden states \[2, 2, hidden_size\], .*, got a .* \[11, 11\]"),
-    (lambda: ModuleModel(lambda input_ids: TABLE[input_ids].tolist()), {}, TypeError,
-     r"^ModuleModel: module <lambda> must return logits .*, got list"),
     (lambda: ModuleModel(tiny_transformer("gpt2")), {}, TypeError,
      r"^ModuleModel: module GPT2LMHeadModel must return logits .*, got CausalLM(?=.*into CausalModel\.$)"),
     (lambda: Returns(torch.zeros(2, 11)), {}, TypeError,
      r"^{name}: model Returns must return a StepOutput, got a tensor of torch.float32 \[2, 11\]"),
-    (lambda: Returns(StepOutput(torch.zeros(2, 1, 11), None)), {}, ValueError,
-     r"^{name}: model Returns must return real logits \[2, vocab_size\], got a tensor of torch.float32 \[2, 1, 11\]"),
-    (lambda: Returns(StepOutput(torch.zeros(2, 11) * 1j, None)), {}, ValueError, "^{name}: .* real logits .*complex"),
     (lambda: Returns(StepOutput(torch.zeros(2, 11), None, torch.zeros(2, 1, 3))), {}, ValueError,
      r"^{name}: model Returns must return hidden states \[2, 2, hidden_size\] or None, got .* \[2, 1, 3\]"),
     (lambda: Returns(decode=StepOutput(torch.zeros(2, 11), None)), {}, ValueError,
      r"^{name}: model Returns must return real logits \[\d+, \d+, 11\], got a tensor of .* \[2, 11\]"),
-    (lambda: Narrowing(), {}, ValueError,
-     r"^{name}: model Narrowing must return real logits \[\d+, \d+, 11\], got a tensor of .* \[\d+, \d+, 9\]"),
     (lambda: Returns(StepOutput(torch.zeros(2, 11, device="meta"), None)), {}, ValueError,
      "^{name}: input_ids must be on the device of what Returns returns, meta, got cpu"),
     (lambda: ModuleModel(lambda input_ids: TABLE[input_ids + 9]), {}, ValueError,
@@ -176,27 +155,10 @@ def test_prompts_on_another_device_than_the_model(npu: str) -> None:
         beam_search(ModuleModel(torch.nn.Embedding(11, 11)), IDS.to(npu), max_new_tokens=1, num_beams=2)
 
 
-def test_an_error_of_the_model_stays_its_own() -> None:
-    def fail(input_ids: Tensor) -> Tensor:
-        raise RuntimeError("out of memory")
-
-    with pytest.raises(RuntimeError, match=r"^out of memory$"):
-        greedy_search(ModuleModel(fail), IDS, max_new_tokens=1)
-
-
-class Nothing:
-    def __call__(self, input_ids: Tensor, scores: Any) -> Any:
-        return None
-
-
-def first_column(input_ids: Tensor, scores: Any) -> Any:
-    return scores[:, 0]
-
-
 RESULTS: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
-    ("logits_processor", Nothing(), TypeError, r"Nothing must return scores \[\d+, 11\], got NoneType None"),
-    ("logits_processor", first_column, ValueError, r"first_column must return scores \[\d+, 11\], got a .* \[\d\]"),
-    ("stopping_criteria", Nothing(), TypeError, r"Nothing must return a bool, or a bool .* \[\d+\], got NoneType"),
+    ("logits_processor", lambda ids, scores: None, TypeError, r"<lambda> must return scores \[\d+, 11\], got NoneType"),
+    ("logits_processor", lambda ids, scores: scores[:, 0], ValueError, r".* must return scores .*, got a .* \[\d\]"),
+    ("stopping_criteria", lambda ids, scores: None, TypeError, r".* must return a bool, or .* \[\d+\], got None"),
     ("stopping_criteria", lambda ids, scores: [True], TypeError, r"<lambda> must return a bool.*, got list \[True\]"),
     ("stopping_criteria", lambda ids, scores: torch.zeros(len(ids)), ValueError, r".*, got a .* of torch.float32 \["),
     ("stopping_criteria", lambda ids, scores: torch.ones(1) > 0, ValueError, r".*, got a tensor of torch.bool \[1\]"),
@@ -222,9 +184,8 @@ def test_a_drafter_must_be_a_drafter_or_a_model() -> None:
 
 
 def test_what_a_drafting_model_returns_is_checked() -> None:
-    for drafter in (Returns(torch.zeros(2, 11)), Returns(decode=StepOutput(torch.zeros(2, 11), None))):
-        with pytest.raises((TypeError, ValueError), match=r"^ModelDrafter: model Returns must return .*got a tensor"):
-            speculative_sample(MODEL, IDS, drafter=drafter, max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"^ModelDrafter: model Returns must return .*got a tensor"):
+        speculative_sample(MODEL, IDS, drafter=Returns(decode=StepOutput(torch.zeros(2, 11), None)), max_new_tokens=4)
 
 
 def test_a_prompt_beyond_the_embeddings_is_refused_unless_it_is_padding(device: str) -> None:
@@ -234,11 +195,6 @@ def test_a_prompt_beyond_the_embeddings_is_refused_unless_it_is_padding(device: 
         greedy_search(decoder, prompt, max_new_tokens=2, encoder=memory)
     padded = greedy_search(decoder, prompt, max_new_tokens=2, encoder=memory, attention_mask=prompt < 11)
     assert padded.to_lists() == greedy_search(decoder, prompt[:, 1:], max_new_tokens=2, encoder=memory).to_lists()
-
-
-def test_a_vocabulary_that_params_name_is_the_models() -> None:
-    with pytest.raises(ValueError, match=r"^SamplingParams: vocab_size"):
-        speculative_sample(tiny_model(), IDS, SamplingParams(vocab_size=5), drafter=tiny_model(), max_new_tokens=4)
 
 
 @pytest.mark.parametrize("gamma", [2, "adaptive"])
@@ -268,12 +224,10 @@ BAD_DRAFTS: list[tuple[Callable[[Draft], Any], type[Exception], str]] = [
     # These have once given other texts than the model's, without a word, to rows that want fewer drafts than others.
     (lambda it: it._replace(tokens=it.tokens[:, :1]), ValueError, r"return tokens \[2, 2\] of .* \[2, 1\]"),
     (lambda it: it._replace(tokens=it.tokens.repeat(1, 2)), ValueError, r"return tokens \[2, 2\] of .* \[2, 4\]"),
-    (lambda it: it._replace(tokens=it.tokens.int()), ValueError, r"return tokens .*, got a tensor of torch.int32"),
     (lambda it: it._replace(counts=[1] * 2), TypeError, r"return counts \[2\] of torch.int64, got list"),
     # This one has run for ever.
     (lambda it: it._replace(counts=it.counts * 0 - 1), ValueError, "return counts from 0 to 2, got -1"),
     (lambda it: it._replace(counts=it.counts * 0 + 3), ValueError, "return counts from 0 to 2, got 3"),
-    (lambda it: it._replace(probabilities=torch.ones(2, 13)), ValueError, r"return probabilities \[2, 2, 13\] of"),
     (lambda it: it._replace(probabilities=torch.ones(2, 2, 13).half()), ValueError, r"return probabilities .*, got a"),
 ]  # fmt: skip
 

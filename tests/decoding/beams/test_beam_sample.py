@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.table_models import random_table, table_model, tiny_model
+from tests.decoding.table_models import random_table, table_model
 
 DRAWS = 20_000
 
@@ -41,21 +40,6 @@ def assert_distributed(counts: Counter[Any], probabilities: dict[Any, float]) ->
     assert sum(probabilities.values()) == pytest.approx(1.0)
     found = np.array([counts[outcome] for outcome in probabilities])
     assert p_value(found, np.array(list(probabilities.values()))) > SMALLEST_P_VALUE
-
-
-def test_sets_of_continuations_are_plackett_luces() -> None:
-    beam_scores = torch.tensor([-3.0, -2.5, NOTHING])
-    log_probs = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.5, 0.5, 0.0]]).log()
-    drawn = draw(
-        beam_scores.expand(DRAWS, 3), log_probs.expand(DRAWS, 3, 3), torch.arange(DRAWS), torch.full((DRAWS,), 5), 3
-    )
-    counts = Counter(frozenset(row) for row in (drawn.beams * 3 + drawn.tokens).tolist())
-    totals = (beam_scores[:2, None] + log_probs[:2]).exp().flatten().tolist()
-    weights = {place: weight for place, weight in enumerate(totals) if weight > 0}
-    assert_distributed(
-        counts, {frozenset(chosen): plackett_luce(weights, chosen) for chosen in itertools.combinations(weights, 3)}
-    )
-    assert (drawn.scores.diff(dim=1) <= 0).all()
 
 
 def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> None:
@@ -115,15 +99,6 @@ def test_a_score_is_the_sum_of_what_temperature_and_filters_made() -> None:
     path = [1, *found.to_lists()[0]]
     score = sum(2 * float(table[a, b]) for a, b in itertools.pairwise(path)) / 4**2
     assert found.sequences_scores.item() == pytest.approx(score, abs=1e-5)
-
-
-def test_where_everything_is_drawn_it_is_beam_search() -> None:
-    model, prompts = tiny_model(vocab_size=4, sharpness=1.0), torch.tensor([[1], [2], [3]])
-    options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 4, "num_return_sequences": 2}
-    # Of 4 tokens of one beam 8 are drawn; later 8 of 16, so with a temperature near 0 the 8 best.
-    found = beam_sample(model, prompts, SamplingParams(temperature=1e-4), **options)
-    expected = beam_search(model, prompts, **options)
-    assert found.to_lists() == expected.to_lists()
 
 
 def test_a_stop_token_that_is_named_twice_is_one() -> None:

@@ -152,59 +152,6 @@ def test_no_length_is_the_encoders() -> None:
         assert beam_search(model, start, **options).lengths.tolist() == [4, 4]
 
 
-@BOTH
-def test_a_stopping_criterion_ends_a_hypothesis(finished: Any) -> None:
-    def ends_in_ab(input_ids: Tensor, scores: Any) -> Tensor:
-        return (input_ids[:, -2:] == torch.tensor([A, B])).all(dim=1)
-
-    assert search(finished=finished, stopping_criteria=[ends_in_ab]).to_lists() == [[B, EOS], [A, B]]
-
-
-@BOTH
-def test_a_processor_sees_the_prompt_and_changes_what_is_searched(finished: Any) -> None:
-    seen = []
-
-    def forbid_b(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.append(input_ids.tolist())
-        return scores.index_fill(1, torch.tensor([B]), -INF)
-
-    found = search(finished=finished, logits_processor=[forbid_b], return_scores=True)
-    assert seen[:2] == [[[START], [START]], [[START, A], [START, EOS]] if finished == "in_beam" else seen[1]]
-    assert found.to_lists()[0] == [A, EOS]
-    assert found.scores is not None
-    assert found.scores[0].shape == (2, 4)
-    assert found.scores[0][0, B] == -INF
-
-
-def test_a_processor_sees_padding_after_an_end_in_the_beam() -> None:
-    end, padding, seen = 0, 5, []
-
-    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.extend(input_ids.tolist())
-        return scores
-
-    options: dict[str, Any] = {"finished": "in_beam", "eos_token_id": end, "pad_token_id": padding}
-    for seed in range(6):
-        search(random_table(6, seed), 1, max_new_tokens=6, num_beams=3, logits_processor=[look], **options)
-    after = [row[row.index(end) + 1 :] for row in seen if end in row]
-    assert max(map(len, after)) > 1
-    assert all(set(tokens) <= {padding} for tokens in after)
-
-
-@BOTH
-def test_a_prompt_without_a_token_left_ends_the_search_with_the_others(finished: Any) -> None:
-    """No module sees a place beyond what the prompts may have, also where nothing else ends a text."""
-    table = random_table(7, seed=1)
-    table[6] = -INF
-    places = torch.zeros(5, 7)  # that of 6 fails
-    model = ModuleModel(lambda ids: table[ids] + places[torch.arange(ids.shape[1])])
-    prompts, mask = torch.tensor([[1, 2, 3, 4], [0, 0, 0, 6]]), torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1]])
-    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [2, 5], "num_beams": 2, "finished": finished}
-    options["logits_processor"] = [lambda _, scores: scores.index_fill(1, torch.tensor([6]), -INF)]
-    with pytest.warns(RuntimeWarning, match=r"in the prompts \[1\]"):
-        assert beam_search(model, prompts, **options).lengths.tolist() == [2, 0]
-
-
 def in_both_ways(model: ModuleModel, **options: Any) -> list[DecodeOutput]:
     """Of each mode, by the native operator and, because of a processor, by torch."""
     ways = ([], [lambda input_ids, scores: scores])

@@ -5,9 +5,7 @@ What caches copy and wait for is held here as well.
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -99,16 +97,6 @@ def test_what_is_masked_does_not_matter(kind: str) -> None:
         assert model.prefill(tokens.where(mask, masked), mask, **encoder).logits.equal(expected)
 
 
-def test_how_positions_are_known() -> None:
-    sources = {kind: step_model(kind).position_source.name for kind in KINDS}
-    assert sources == {
-        **dict.fromkeys(("gpt2", "llama", "qwen2", "mistral with a window", "gemma3", "llama4", "whisper"), "ARGUMENT"),
-        **dict.fromkeys(("bloom", "mpt", "t5", "umt5"), "RELATIVE"),
-        **dict.fromkeys(("bart", "marian", "pegasus"), "EMBEDDING"),
-        "m2m100": "WIDTH",
-    }
-
-
 def test_rows_of_several_lengths_are_refused_where_positions_cannot_be_given() -> None:
     tokens, encoder = torch.tensor([[3, 4], [5, 6]]), encoder_inputs("m2m100", 2)
     models = recomputing_model("m2m100"), step_model("m2m100")
@@ -120,27 +108,6 @@ def test_rows_of_several_lengths_are_refused_where_positions_cannot_be_given() -
         models[1].rollback(outputs[1].cache, torch.tensor([2, 3]))
     with pytest.raises(ValueError, match=r"rows must have one length"):
         models[1].prefill(tokens, torch.tensor([[True, True], [True, False]]), **encoder)
-
-
-class Renamed(transformers.GPT2LMHeadModel):
-    """Calls its cache as transformers' models do since 5.24, whichever version this is."""
-
-    def forward(self, *arguments: Any, cache: Any = None, **named: Any) -> Any:
-        own = super().forward
-        name = "cache" if "cache" in inspect.signature(own).parameters else "past_key_values"
-        output = own(*arguments, **named, **{name: cache})
-        return types.SimpleNamespace(logits=output.logits, cache=output[name])
-
-
-def test_a_cache_of_the_newer_name() -> None:
-    former = tiny_transformer("gpt2")
-    renamed = Renamed(former.config).eval()
-    renamed.load_state_dict(former.state_dict())
-    prompts, new = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[7], [8]])
-    logits = []
-    for model in (CausalModel(renamed), CausalModel(former)):
-        logits.append(model.decode(new, model.prefill(prompts).cache).logits)
-    assert torch.equal(*logits)
 
 
 def in_training() -> Any:
@@ -190,25 +157,6 @@ def test_the_room_of_a_decoders_cache_doubles_and_rollbacks_need_none() -> None:
         cache = decoder.rollback(output.cache, torch.tensor([8]))
         output = decoder.decode(torch.tensor([[3, 4]]), cache)
     assert output.cache.capacity == 16
-
-
-def test_a_reorder_of_a_decoders_cache_copies_only_what_beams_do_not_share() -> None:
-    decoder = random_decoder(initial_steps=8)
-    cache = decoder.prefill(torch.tensor([[1], [2]]), memory=torch.randn(2, 2, 10)).cache
-    # Two buffers take turns.
-    first = decoder.reorder(cache, torch.tensor([1, 0]))
-    second = decoder.reorder(first, torch.tensor([1, 0]))
-    assert second.tokens is cache.tokens
-    expanded = decoder.expand(cache, 2)
-    assert expanded.memory.data_ptr() == cache.memory.data_ptr(), "beams share their memory"
-    cache = decoder.decode(torch.tensor([[1], [2], [3], [4]]), expanded).cache
-    before, tokens = cache.tokens.clone(), cache.tokens
-    tokens[:, :, 0, 1] += 1.0  # which is said to be what row 0 has there, too
-    moved = decoder.reorder(cache, torch.tensor([0, 0, 2, 3]))
-    assert moved.tokens is tokens
-    assert torch.equal(tokens[:, :, 1, 1], before[:, :, 1, 0])
-    assert torch.equal(tokens[:, :, 0, 1], before[:, :, 0, 1] + 1.0)
-    assert torch.equal(tokens[:, :, :, 2:], before[:, :, :, 2:])
 
 
 def test_a_step_of_a_decoder_never_waits_for_the_device(counting: None, npu: str) -> None:

@@ -60,47 +60,49 @@ class SpeechDecoder(nn.Module):
         self.layer_stack = nn.ModuleList(Layer(activation) for _ in range(LAYERS))
         self.layer_norm_out = nn.LayerNorm(HIDDEN)
 
+    def position(self, step: int, place: int) -> float:
+        if self.positions == "interleaved":
+            angle, is_cosine = step / 10000 ** (place // 2 * 2 / HIDDEN), place % 2
+        else:
+            angle, is_cosine = (step + 1) / 10000 ** (place % HALF / (HALF - 1)), place // HALF
+        return math.cos(angle) if is_cosine else math.sin(angle)
+
     def forward(self, tokens: Tensor, memory: Tensor, lengths: Tensor) -> Tensor:
-        x = self.tgt_word_emb(tokens) * HIDDEN**0.5
-        for step in range(tokens.shape[1]):
-            for place in range(HIDDEN):
-                if self.positions == "interleaved":
-                    angle, is_cosine = step / 10000 ** (place // 2 * 2 / HIDDEN), place % 2
-                else:
-                    angle, is_cosine = (step + 1) / 10000 ** (place % HALF / (HALF - 1)), place // HALF
-                x[:, step, place] += math.cos(angle) if is_cosine else math.sin(angle)
-        visible = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+        steps = tokens.shape[1]
+        positions = torch.tensor([[self.position(step, place) for place in range(HIDDEN)] for step in range(steps)])
+        x = self.tgt_word_emb(tokens) * HIDDEN**0.5 + positions
+        visible = torch.ones(steps, steps, dtype=torch.bool).tril()
         memory_visible = (torch.arange(memory.shape[1]) < lengths[:, None])[:, None, None]
         for layer in self.layer_stack:
             x = layer(x, memory, visible, memory_visible)
         return self.layer_norm_out(x) @ self.tgt_word_emb.weight.T
 
 
+THEIRS = {
+    "query_key_value": ("self_attn.w_qs", "self_attn.w_ks", "self_attn.w_vs"),
+    "self_output": ("self_attn.fc",),
+    "cross_query": ("cross_attn.w_qs",),
+    "memory_key_value": ("cross_attn.w_ks", "cross_attn.w_vs"),
+    "cross_output": ("cross_attn.fc",),
+    "feed_forward_inner": ("mlp.w_1",),
+    "feed_forward_output": ("mlp.w_2",),
+    "self_norm": ("self_attn_norm",),
+    "cross_norm": ("cross_attn_norm",),
+    "feed_forward_norm": ("mlp_norm",),
+}
+"""The parts of a layer by the names of `Decoder`, as docs/faster_transformer.md lists them."""
+
+
 def weights_of(source: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names of `Decoder`, as docs/faster_transformer.md lists them."""
-    found = {
-        "embedding.weight": source["tgt_word_emb.weight"],
-        "head.weight": source["tgt_word_emb.weight"],
-        "head.bias": torch.zeros(VOCAB_SIZE),
-    }
+    """The names of `Decoder`."""
+    embedding, nothing = source["tgt_word_emb.weight"], torch.zeros(HIDDEN)  # keys have no bias
+    found = {"embedding.weight": embedding, "head.weight": embedding, "head.bias": torch.zeros(VOCAB_SIZE)}
     for kind in ("weight", "bias"):
         found[f"norm.{kind}"] = source[f"layer_norm_out.{kind}"]
         for number in range(LAYERS):
-            theirs, mine = f"layer_stack.{number}", f"layers.{number}"
-
-            def of(attention: str, *parts: str, kind: str = kind, theirs: str = theirs) -> Tensor:
-                values = [source.get(f"{theirs}.{attention}.{part}.{kind}") for part in parts]
-                return torch.cat([torch.zeros(HIDDEN) if value is None else value for value in values])
-
-            found[f"{mine}.query_key_value.{kind}"] = of("self_attn", "w_qs", "w_ks", "w_vs")
-            found[f"{mine}.self_output.{kind}"] = of("self_attn", "fc")
-            found[f"{mine}.cross_query.{kind}"] = of("cross_attn", "w_qs")
-            found[f"{mine}.memory_key_value.{kind}"] = of("cross_attn", "w_ks", "w_vs")
-            found[f"{mine}.cross_output.{kind}"] = of("cross_attn", "fc")
-            found[f"{mine}.feed_forward_inner.{kind}"] = of("mlp", "w_1")
-            found[f"{mine}.feed_forward_output.{kind}"] = of("mlp", "w_2")
-            for my_norm, norm in (("self", "self_attn"), ("cross", "cross_attn"), ("feed_forward", "mlp")):
-                found[f"{mine}.{my_norm}_norm.{kind}"] = source[f"{theirs}.{norm}_norm.{kind}"]
+            for mine, theirs in THEIRS.items():
+                parts = [source.get(f"layer_stack.{number}.{part}.{kind}", nothing) for part in theirs]
+                found[f"layers.{number}.{mine}.{kind}"] = torch.cat(parts)
     return found
 
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    FSMTConfig,
-    FSMTForConditionalGeneration,
     GenerationConfig,
     GenerationMixin,
     NoRepeatNGramLogitsProcessor,
@@ -24,12 +22,9 @@ from ascend_sample.decoding import (
     ModuleModel,
     contrastive_search,
     greedy_search,
-    sample,
     speculative_sample,
 )
-from ascend_sample.decoding.models.transformers_positions import most_positions
 from ascend_sample.decoding.request import check_request
-from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import GREEDY, STRATEGIES
 from tests.decoding.generate_parity import up_to_stop
 from tests.decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, adapted, encoder_inputs, tiny_transformer
@@ -38,12 +33,10 @@ STOPS = [2, 5, 12]
 """Which the models say."""
 ROOM = [6, 4, 7]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "stop tokens alone": {},
     "sequence_bias": {"sequence_bias": [[[4], -8.0], [[7], 3.0], [[3, 9], 4.0]]},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 4.0},
     "repetition_penalty": {"repetition_penalty": 4.0},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
-    "no_repeat_ngram_size of 1": {"no_repeat_ngram_size": 1},
     "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
     "bad_words_ids": {"bad_words_ids": [[1], [3, 7], [9], [11], [2]]},
     "min_length": {"min_length": 6},
@@ -54,7 +47,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 1.8)},
     "suppress_tokens": {"suppress_tokens": [1, 3, 6, 8, 10]},
     "begin_suppress_tokens": {"begin_suppress_tokens": [1, 3, 6, 8, 10, 12, 4]},
-    "a forced and a suppressed beginning": {"forced_bos_token_id": 6, "begin_suppress_tokens": [1, 3, 8, 10, 12, 4]},
     "many": {
         "repetition_penalty": 1.5,
         "no_repeat_ngram_size": 2,
@@ -220,18 +212,6 @@ def test_speculation_takes_ends_and_refuses_rules() -> None:
         found(model, "gpt2", "speculative_sample", **options)
 
 
-def test_draws_obey_too() -> None:
-    model = CausalModel(configured("gpt2", 0, suppress_tokens=[1, 2, 3, 4, 5, 6]))
-    input_ids, mask, _ = ragged("gpt2", 0)
-    output = sample(
-        model, input_ids, SamplingParams(seed=1, temperature=5.0), attention_mask=mask, max_new_tokens=20,
-        num_return_sequences=8, return_scores=True,
-    )  # fmt: skip
-    assert output.scores is not None
-    assert all(scores[:, 1:7].isneginf().all() for scores in output.scores)
-    assert set(output.sequences.flatten().tolist()) == {0, *range(7, VOCAB_SIZE)}
-
-
 def test_positions_beyond_the_model_are_refused_at_the_start() -> None:
     model, drafter = CausalModel(tiny_transformer("gpt2"), hidden_states=True), ModuleModel(lambda ids: 1 / 0)
     prompts, mask = torch.ones(2, 90, dtype=torch.int64), torch.ones(2, 90, dtype=torch.int64)
@@ -263,14 +243,6 @@ def test_the_last_position_is_the_last(kind: str) -> None:
     output = model.decode(torch.ones(1, 6, dtype=torch.int64), cache)
     with pytest.raises((IndexError, RuntimeError)):
         model.decode(torch.ones(1, 1, dtype=torch.int64), output.cache)
-
-
-def test_others_have_no_last_position() -> None:
-    for kind in ("llama", "gemma3", "bloom", "t5", "m2m100"):
-        assert adapted(tiny_transformer(kind)).max_positions is None
-    growing = FSMTConfig(src_vocab_size=13, tgt_vocab_size=13, d_model=8, encoder_layers=1, decoder_layers=1)
-    growing.update({"encoder_attention_heads": 2, "decoder_attention_heads": 2})
-    assert most_positions(FSMTForConditionalGeneration(growing)) is None
 
 
 def test_each_row_ends_at_its_own_maximum() -> None:

@@ -52,18 +52,6 @@ def test_padding_in_every_row_needs_no_place() -> None:
         assert padded.hidden_states[row, mask[row]].equal(alone.hidden_states[0])
 
 
-def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> None:
-    model = tiny_model()
-    cache = model.prefill(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).cache
-    cache = model.decode(torch.tensor([[6, 7], [8, 9]]), cache).cache
-    cache = model.rollback(cache, torch.tensor([3, 3]))
-    cache = model.reorder(model.expand(cache, 2), torch.tensor([3, 0]))
-    logits = model.decode(torch.tensor([[10, 11], [12, 1]]), cache).logits
-    first = model.prefill(torch.tensor([[4, 5, 8, 10, 11]])).logits
-    second = model.prefill(torch.tensor([[1, 2, 3, 12, 1]])).logits
-    torch.testing.assert_close(logits[:, -1], torch.cat((first, second)))
-
-
 def test_what_was_taken_back_is_not_read_for_ever(device: str) -> None:
     """A module may have a limit of tokens: rounds whose drafts all go must not lead beyond it."""
     widths: list[int] = []

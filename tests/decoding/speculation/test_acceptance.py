@@ -12,7 +12,7 @@ from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import Purpose, SamplingParams
 from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, with_seed
+from tests.decoding.speculation.test_speculative_exact import VOCAB_SIZE, with_seed
 
 ROWS = 20_000
 FROM_THE_MODEL = SamplingParams()

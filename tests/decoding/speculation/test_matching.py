@@ -17,7 +17,6 @@ from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, N
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.speculation.speculative_worlds import with_seed
 from tests.decoding.table_models import random_table, table_model
 
 VOCAB_SIZE = 11
@@ -89,18 +88,6 @@ def test_texts_and_scores_are_those_of_sample(name: str, device: str) -> None:
             assert output.stats.target_passes < int(plain.lengths.max())
 
 
-def test_seeds_of_rows_without_one_come_from_the_generator() -> None:
-    model = model_on("cpu")
-
-    def texts(strategy: Any, **own: Any) -> Tensor:
-        generator, params = torch.Generator().manual_seed(5), SamplingParams(frequency_penalty=0.3)
-        return strategy(model, PROMPTS, params, max_new_tokens=9, generator=generator, **own).sequences
-
-    expected = texts(sample)
-    for make in DRAFTERS.values():
-        assert torch.equal(texts(speculative_sample, drafter=make("cpu"), rule="match"), expected)
-
-
 @pytest.mark.parametrize(("rule", "name"), [("standard", "another"), ("block", "another"), ("standard", "n-grams")])
 def test_greedy_texts_are_those_of_sample_under_all_rules(rule: Any, name: str, device: str) -> None:
     """With penalties by place, biases, bans and `min_tokens`: a greedy row has one text, whatever the rule."""
@@ -109,27 +96,7 @@ def test_greedy_texts_are_those_of_sample_under_all_rules(rule: Any, name: str, 
     params = [replace(params_of(rng), temperature=0.0) for _ in PROMPTS]
     common: dict[str, Any] = {"attention_mask": MASK.to(device), "max_new_tokens": [9, 4, 12, 7], "pad_token_id": 0}
     plain = sample(model, PROMPTS.to(device), params, **common)
-    output = speculative_sample(model, PROMPTS.to(device), params, drafter=drafter, rule=rule, **common)
-    assert torch.equal(output.sequences, plain.sequences)
-
-
-@pytest.mark.parametrize("rule", ["standard", pytest.param("block", marks=pytest.mark.long)])
-def test_drawn_texts_have_the_distribution_of_sample(rule: Any) -> None:
-    """The second and third token of many rows with penalties and a bias, drafted by another model."""
-    model, count = model_on("cpu"), 6000
-    asked = SamplingParams(top_k=4, presence_penalty=0.7, frequency_penalty=0.4, logit_bias={1: 0.8})
-    params = [with_seed(asked, seed) for seed in range(2 * count)]
-    prompts, options = PROMPTS[:1].expand(count, -1), {"max_new_tokens": 4, "pad_token_id": 0}
-    plain = sample(model, prompts, params[:count], **options)
-    options |= {"drafter": DRAFTERS["another"]("cpu"), "gamma": 2, "rule": rule}
-    drafted = speculative_sample(model, prompts, params[count:], **options)
-    found, expected = (
-        torch.bincount(each[:, 1] * VOCAB_SIZE + each[:, 2], minlength=VOCAB_SIZE**2).double()
-        for each in (drafted.sequences, plain.sequences)
-    )
-    both = found + expected
-    statistic = ((found - expected)[both > 0] ** 2 / both[both > 0]).sum()
-    freedom = int((both > 0).sum()) - 1
-    assert statistic < freedom + 6 * (2 * freedom) ** 0.5
-    assert drafted.stats is not None
-    assert 0 < int(drafted.stats.accepted.sum()) < int(drafted.stats.drafted.sum())
+    # What is no id ends drafts on a device; on the CPU it is refused.
+    for each in (drafter, DRAFTERS["foreign"](device)) if device != "cpu" else (drafter,):
+        output = speculative_sample(model, PROMPTS.to(device), params, drafter=each, rule=rule, **common)
+        assert torch.equal(output.sequences, plain.sequences)

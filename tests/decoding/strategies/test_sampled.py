@@ -1,4 +1,4 @@
-"""Sampling and ranking: worked by hand, alone and in batches, and on each device."""
+"""Sampling and ranking: worked by hand."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling.requests.seeds import derive_seeds
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.table_models import probability_table, random_table, table_model
+from tests.decoding.table_models import probability_table, table_model
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
 # After 0: 0.5, 0.25, 0.25; after 1: 2 for sure, nearly; after 2: 0.1, 0.1, 0.8.
 TABLE = probability_table([[0.5, 0.25, 0.25], [0.01, 0.01, 0.98], [0.1, 0.1, 0.8]])
-MIXED = [
-    SamplingParams(temperature=0.7, top_k=5, seed=11),
-    SamplingParams(top_p=0.9, repetition_penalty=1.3, seed=2**64 - 1),
-    SamplingParams(min_p=0.05, bad_ids=[3], seed=0),
-    SamplingParams(temperature=0),
-    SamplingParams(frequency_penalty=0.4, min_tokens=8, stop_ids=[2, 5], seed=5),
-]
-PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
-MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
 
 
 @pytest.mark.parametrize(("seed", "bits"), [(7, 7), (2**64 - 3, -3)])
@@ -45,21 +36,6 @@ def test_scores_are_those_of_the_model_alone() -> None:
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4]))
 
 
-def drawn_from_mixed(rows: list[int], device: str = "cpu", **options: Any) -> list[list[int]]:
-    model, params = table_model(random_table().to(device)), [MIXED[row] for row in rows]
-    options |= {"attention_mask": MASK[rows].to(device), "max_new_tokens": 8, "eos_token_id": [2, 5]}
-    return sample(model, PROMPTS[rows].to(device), params, **options).to_lists()
-
-
-def test_a_seeded_prompt_has_the_same_tokens_in_any_batch_and_on_each_device(device: str) -> None:
-    together = drawn_from_mixed([0, 1, 2, 3, 4])
-    assert len(together[4]) == 8, "a request may forbid its stop tokens"
-    assert drawn_from_mixed([3, 1, 4, 0, 2], device) == [together[row] for row in (3, 1, 4, 0, 2)]
-    for row in range(5):
-        assert drawn_from_mixed([row], device) == [together[row]]
-    assert drawn_from_mixed([0, 1, 2], device, num_return_sequences=3)[::3] == together[:3]
-
-
 def test_copies_have_seeds_of_their_own() -> None:
     prompts = torch.tensor([[0], [0]])
     params = [SamplingParams(seed=3), SamplingParams(seed=4)]
@@ -67,20 +43,6 @@ def test_copies_have_seeds_of_their_own() -> None:
     assert len(set(map(tuple, texts))) == 40
     alone = [SamplingParams(seed=seed) for seed in derive_seeds(3, 20)]
     assert sample(COIN, torch.zeros(20, 1, dtype=torch.int64), alone, max_new_tokens=30).to_lists() == texts[:20]
-
-
-def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
-    seen = []
-
-    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.append(input_ids[:, 0].tolist())
-        return scores
-
-    output = sample(
-        COIN, torch.tensor([[0], [1]]), max_new_tokens=[1, 3], num_return_sequences=2, logits_processor=[look]
-    )
-    assert seen == [[0, 0, 1, 1]] * 3
-    assert output.lengths.tolist() == [1, 1, 3, 3]
 
 
 def test_the_joint_distribution_of_two_tokens() -> None:
