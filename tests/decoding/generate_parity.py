@@ -56,22 +56,6 @@ class Found(NamedTuple):
     output: Any
 
 
-def generate(model: Any, given: Prompts, eos_token_id: list[int] | None, **options: Any) -> Found:
-    """What a model of transformers finds without drawing."""
-    encoder = {name.removeprefix("encoder_"): value for name, value in given.encoder.items()}
-    output = model.generate(
-        **(encoder or {"input_ids": given.input_ids, "attention_mask": given.attention_mask}),
-        eos_token_id=eos_token_id,
-        pad_token_id=PAD,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_scores=True,
-        **options,
-    )
-    rows = output.sequences[:, given.input_ids.shape[1] :].tolist()
-    return Found([up_to_stop(row, eos_token_id or []) for row in rows], output)
-
-
 def up_to_stop(row: list[int], stop_tokens: Sequence[int]) -> list[int]:
     """A text without what follows its first stop token."""
     ends = [place + 1 for place, token in enumerate(row) if token in stop_tokens]
@@ -185,9 +169,20 @@ class Parity:
             found.append(MinNewTokensLengthLogitsProcessor(start, asked.min_new_tokens, asked.eos_token_id))
         return found
 
-    def generate(self, model: Any, given: Prompts, **options: Any) -> Found:
-        """What transformers finds."""
-        return generate(model, given, **options)
+    def generate(self, model: Any, given: Prompts, *, eos_token_id: list[int] | None, **options: Any) -> Found:
+        """What a model of transformers finds without drawing."""
+        encoder = {name.removeprefix("encoder_"): value for name, value in given.encoder.items()}
+        output = model.generate(
+            **(encoder or {"input_ids": given.input_ids, "attention_mask": given.attention_mask}),
+            eos_token_id=eos_token_id,
+            pad_token_id=PAD,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        rows = output.sequences[:, given.input_ids.shape[1] :].tolist()
+        return Found([up_to_stop(row, eos_token_id or []) for row in rows], output)
 
     def repetition_penalty(self, asked: Configuration, given: Prompts) -> RepetitionPenaltyLogitsProcessor:
         """Padding is no repetition."""

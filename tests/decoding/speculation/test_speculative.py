@@ -129,6 +129,15 @@ def test_passes_are_saved_and_counted() -> None:
     assert never.to_lists() == [expected]
 
 
+def test_what_is_drawn_from_the_target_itself_stays() -> None:
+    """Seed 0 is a seed as any."""
+    model = tiny_model()
+    for seed in (0, 5):
+        output = speculative_sample(model, PROMPTS[:1], SamplingParams(seed=seed), drafter=model, max_new_tokens=30)
+        assert output.stats is not None
+        assert output.stats.acceptance_rate() == 1.0
+
+
 class Wrong(NGramDrafter):
     """Proposes one token alone."""
 

@@ -28,10 +28,10 @@ TOKENS = 3
 ROWS_EACH = 4000
 LONG = pytest.mark.long
 CASES: list[Any] = [
+    (1, None, 1500, "standard"),
     (2, None, 1500, "standard"),
     (3, NGramDrafter(longest=2), 1500, "standard"),
     (3, None, 1500, "block"),
-    pytest.param(1, None, ROWS_EACH, "standard", marks=LONG),
     pytest.param(4, None, ROWS_EACH, "standard", marks=LONG),
     pytest.param(1, NGramDrafter(longest=2), ROWS_EACH // 2, "standard", marks=LONG),
     pytest.param(3, None, ROWS_EACH, "match", marks=LONG),
