@@ -15,10 +15,10 @@ def test_padding_anywhere_and_what_it_holds_do_not_matter() -> None:
     model = tiny_model()
     alone = model.prefill(torch.tensor([[3, 7]]))
     padded = model.prefill(
-        torch.tensor([[3, 7, 9, 9], [9, -100, 3, 7], [9, 3, 9, 7]]),
-        torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]]),
+        torch.tensor([[3, 7, 9, 9], [9, -100, 3, 7], [9, 3, 9, 7], [1, 2, 3, 4]]),
+        torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]),
     )
-    torch.testing.assert_close(padded.logits, alone.logits.expand(3, -1))
+    torch.testing.assert_close(padded.logits[:3], alone.logits.expand(3, -1))
     assert alone.hidden_states is not None
     assert padded.hidden_states is not None
     torch.testing.assert_close(padded.hidden_states[1, 2:], alone.hidden_states[0])
