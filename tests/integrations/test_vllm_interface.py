@@ -323,13 +323,6 @@ class TestRegister:
         assert len(messages) == (warning is not None), messages
         assert warning is None or warning in messages[0]
 
-    def test_without_vllm_ascend(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in list(modules):
-            if name.startswith("vllm_ascend"):
-                monkeypatch.delitem(sys.modules, name)
-        adapter.register()
-        assert modules[V1].TopKTopPSampler is not PlainSampler
-
     def test_sharded_logits_stay_with_vllm_ascend(self, modules: dict[str, Any]) -> None:
         adapter.register()
         modules["vllm_ascend.ascend_config"].get_ascend_config().enable_reduce_sample = True
