@@ -14,7 +14,6 @@ from benchmarks import __main__ as command
 from benchmarks import (
     cases,
     decoding_docs,
-    environment,
     gates,
     measuring,
     pictures,
@@ -101,11 +100,3 @@ class TestPublished:
         decoding_docs.publish(run["speculative"], run["beam_search"], tmp_path / "page.md", tmp_path / "data.json")
         assert (tmp_path / "page.md").read_text() == text
         assert (tmp_path / "data.json").read_text() == decoding_docs.PUBLISHED.read_text()
-
-    def test_a_part_of_the_plan_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SystemExit, match=rf"there is no {tmp_path}.* yet. Run python -m benchmarks first"):
-            command.main(["publish", "--output", str(tmp_path)])
-        records = [made_up(cell) for cell in cases.quick_plan()]
-        environment.keep(tmp_path / "performance.json", {"environment": {}, "records": records, "gates": []})
-        with pytest.raises(SystemExit, match=rf"publish takes a full run, got {len(records)} of \d+ cells in "):
-            command.main(["publish", "--output", str(tmp_path)])

@@ -166,9 +166,6 @@ def test_layers_of_a_decoder(monkeypatch: Patch, capsys: pytest.CaptureFixture[s
         monkeypatch.setattr(decoder_layer, name, value)
     start(monkeypatch, decoder_layer.main, "--repeats", "1")
     assert "| 2 x 3, rows reordered at each step |" in capsys.readouterr().out
-    monkeypatch.setattr(decoder_layer.PlainDecoder, "reorder", lambda self, cache, index: cache)
-    with pytest.raises(RuntimeError, match=r"decoder_layer: logits must agree within 0\.001, got"):
-        decoder_layer.measure(repeats=1)
 
 
 def test_a_call_on_an_npu(counting: None, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]) -> None:

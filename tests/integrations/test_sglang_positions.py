@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,10 +99,3 @@ def test_chains_of_drafts_follow_the_lengths() -> None:
     assert sglang_positions.of_nodes(tree) is tree.positions
     for unknown in (SimpleNamespace(**nodes, tree_topk=1, seq_lens_cpu=None), SimpleNamespace(**nodes, tree_topk=-1)):
         assert sglang_positions.of_nodes(unknown) is unknown.positions
-
-
-def test_the_runner_is_taken_when_sglang_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner: Any = type("ModelRunner", (Runner,), {"sample": Runner.sample})
-    monkeypatch.setitem(sys.modules, sglang_positions.RUNNER, SimpleNamespace(ModelRunner=runner))
-    sglang_positions.install()
-    assert runner.sample.replaced is Runner.sample
