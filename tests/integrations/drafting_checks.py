@@ -35,23 +35,23 @@ def texts(classes: Any, kinds: Any = REQUESTS, name: str | None = None, wrong: b
 
 
 def drawn_drafts(classes: Any) -> float:
-    """Verifies drafts that were drawn from a known q, and returns the largest chi-square of the tokens that come of it.
-
-    Two drafts for each of many equal requests. The first token has the law of the first place, and the second that of
-    the place behind the first draft, where this was accepted.
-    """
+    """Returns the largest chi-square of what comes of drafts that were drawn from a known q: two for each request."""
     torch.manual_seed(3)
     engine = Engine(classes, [Request([3, 4], temperature=0.8, top_k=8) for _ in range(ROWS)])
     q = torch.full((VOCAB_SIZE,), 0.2 / VOCAB_SIZE)
     best = target([3, 4]).topk(4).indices
     q[best] += torch.tensor([0.1, 0.1, 0.3, 0.3])  # those that are best are proposed least
-    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2)
-    engine.step(drafts.tolist(), q.repeat(2 * ROWS, 1))
-    first = torch.tensor([each.output[0] for each in engine.requests])
-    found = [chi_square(first, target([3, 4]))]
-    for token in best.tolist():
-        rows = [each for each, ids in zip(engine.requests, drafts.tolist(), strict=True) if ids[0] == token]
-        seconds = torch.tensor([each.output[1] for each in rows if each.output[0] == token and len(each.output) > 1])
+    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2).tolist()
+    engine.step(drafts, q.repeat(2 * ROWS, 1))
+    return largest_chi_square(engine.requests, drafts)
+
+
+def largest_chi_square(asked: list[Request], drafts: list[list[int]]) -> float:
+    """Compares the tokens of many equal requests with their laws: the first, and those after an accepted draft."""
+    found = [chi_square([each.output[0] for each in asked], target([3, 4]))]
+    for token in target([3, 4]).topk(4).indices.tolist():
+        pairs = zip(asked, drafts, strict=True)
+        seconds = [each.output[1] for each, ids in pairs if len(each.output) > 1 and each.output[0] == ids[0] == token]
         assert len(seconds) > 200
         found.append(chi_square(seconds, target([4, token])))
     return max(found)
@@ -63,9 +63,9 @@ def target(text: list[int]) -> Tensor:
     return logits.masked_fill(logits < logits.topk(8).values[-1], -torch.inf).softmax(0)
 
 
-def chi_square(tokens: Tensor, law: Tensor) -> float:
+def chi_square(tokens: list[int], law: Tensor) -> float:
     """Returns the statistic; infinite where a token is impossible."""
-    counts, expected = torch.bincount(tokens, minlength=VOCAB_SIZE), law * len(tokens)
+    counts, expected = torch.bincount(torch.tensor(tokens), minlength=VOCAB_SIZE), law * len(tokens)
     if counts[law == 0].any():
         return float("inf")
     return float(((counts - expected) ** 2 / expected)[law > 0].sum())

@@ -66,11 +66,14 @@ class Engine:
                 self.step([drafter(row, each.prompt + each.output) for row, each in enumerate(self.requests)])
         return [request.output[:length] for request in self.requests]
 
+    def places(self, drafts: list[list[int]]) -> list[list[int]]:
+        """Returns the texts after which a step looks for a token: of each request, and after each of its drafts."""
+        texts = [each.prompt + each.output for each in self.requests]
+        return [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+
     def step(self, drafts: list[list[int]], draft_probs: Tensor | None = None) -> Any:
         """Does a step in which each request has drafts, and returns vLLM's output."""
-        texts = [each.prompt + each.output for each in self.requests]
-        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
-        logits = torch.stack([model(text) for text in places]).to(self.device)
+        logits = torch.stack([model(text) for text in self.places(drafts)]).to(self.device)
         metadata = self.metadata(drafts)
         if not any(drafts):
             output = self.sampler(logits=logits, sampling_metadata=metadata)

@@ -15,7 +15,7 @@ from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations.vllm_served import Served, served
 from ascend_sample.sampling.rows.parameters import RowParameters
 from tests.integrations import drafting_engine
-from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, chi_square, target
+from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, largest_chi_square, target
 from tests.integrations.drafting_engine import LENGTH, PLAIN, VOCAB_SIZE, model, requests
 from tests.integrations.vllm_batches import Request
 from tests.support.emulation import nobody_waits
@@ -167,24 +167,17 @@ def rejection_sampler() -> type[Any]:
     return made
 
 
-class Engine:
-    """As `drafting_engine.Engine`, of V2's runner."""
+class Engine(drafting_engine.Engine):
+    """Of V2's runner."""
 
     def __init__(self, kind: type[Any], asked: list[Request], device: str = "cpu", **settings: Any) -> None:
         self.requests, self.device = asked, device
         self.sampler = Sampler(asked, device)
         self.rejection_sampler = kind(self.sampler, **settings)
 
-    def decode(self, length: int, drafter: drafting_engine.Drafter | None = None) -> list[list[int]]:
-        while min(len(request.output) for request in self.requests) < length:
-            texts = [each.prompt + each.output for each in self.requests]
-            self.step([[] if drafter is None else drafter(row, text)[:MOST] for row, text in enumerate(texts)])
-        return [request.output[:length] for request in self.requests]
-
     def arguments(self, drafts: list[list[int]]) -> Any:
         """Returns what the runner hands to its samplers."""
-        texts = [each.prompt + each.output for each in self.requests]
-        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+        places = self.places(drafts)
         ends = np.array([0, *itertools.accumulate(len(ids) + 1 for ids in drafts)])
         mapping = np.arange(len(drafts))[::-1].copy()
         local = [count for ids in drafts for count in range(len(ids) + 1)]
@@ -241,13 +234,7 @@ def drawn_drafts(kind: type[Any], **settings: Any) -> float:
     q = (of_drafts[0, 0] / 0.8).softmax(0)  # before the temperature
     drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2).tolist()
     engine.step(drafts, of_drafts)
-    found = [chi_square(torch.tensor([each.output[0] for each in asked]), target([3, 4]))]
-    for token in best.tolist():
-        pairs = zip(asked, drafts, strict=True)
-        seconds = [each.output[1] for each, ids in pairs if len(each.output) > 1 and each.output[0] == ids[0] == token]
-        assert len(seconds) > 200
-        found.append(chi_square(torch.tensor(seconds), target([4, token])))
-    return max(found)
+    return largest_chi_square(asked, drafts)
 
 
 @pytest.mark.parametrize("is_block", [False, True])
