@@ -219,7 +219,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 @pytest.mark.parametrize(
     ("edit", "reported", "mode", "dtype"),
-    [
+    [(edit, REPORTED[0], "raw_logprobs", torch.float32) for edit in EDITS]  # those that may be made late
+    + [
         ([*EDITS][edit], REPORTED[reported], MODES[mode], DTYPES[dtype])
         for edit, reported, mode, dtype in covering_rows([len(EDITS), len(REPORTED), len(MODES), len(DTYPES)], 0)
     ],
