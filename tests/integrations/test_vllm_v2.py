@@ -1,4 +1,4 @@
-"""Drafts of vLLM's V2 runner, whose kernels need a device: on stand-ins for its classes, on the CPU and on an NPU."""
+"""vLLM's V2 runner, whose kernels need a device: on stand-ins for its samplers, on the CPU and on an NPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.integrations import _drafts, vllm_v2
-from ascend_sample.sampling.drafts.judging import Judgement
+from ascend_sample.integrations import vllm_v2
+from ascend_sample.integrations.vllm_served import Served, served
+from ascend_sample.sampling.rows.parameters import RowParameters
 from tests.integrations import drafting_engine
-from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, chi_square, target
-from tests.integrations.drafting_engine import LENGTH, PLAIN, VOCAB_SIZE, Request, model, requests
+from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, largest_chi_square, target
+from tests.integrations.drafting_engine import LENGTH, PLAIN, VOCAB_SIZE, model, requests
+from tests.integrations.vllm_batches import Request
 from tests.support.emulation import nobody_waits
 
 MOST = 8
@@ -31,27 +33,87 @@ class Sampler:
     """Divides by the temperature, and no more; its requests lie in another order than those of a step."""
 
     logprobs_mode = "raw_logprobs"
+    return_sampling_mask = False
 
-    def __init__(self, asked: list[Request], device: str) -> None:
-        self.device = device
+    def __init__(self, asked: list[Request], device: str = "cpu", takes_vocab_size: bool = True) -> None:
         stored = asked[::-1]
         seeds = [7 if each.seed is None else each.seed - 2**64 * (each.seed >= 2**63) for each in stored]
-        top_k = there_and_here([each.top_k for each in stored], torch.int32, device)
+        top_k = there_and_here([each.top_k or VOCAB_SIZE for each in stored], torch.int32, device)
         top_p = there_and_here([each.top_p for each in stored], torch.float32, device)
+
+        def filters(mapping: Tensor, mapping_np: Any, vocab_size: int) -> Any:
+            return top_k.gpu[mapping], top_p.gpu[mapping] if any(each.top_p < 1 for each in asked) else None, False
+
         self.sampling_states = types.SimpleNamespace(
             temperature=there_and_here([each.temperature for each in stored], torch.float32, device),
             top_k=top_k,
             top_p=top_p,
             seeds=there_and_here(seeds, torch.int64, device),
-            get_top_k_top_p=lambda mapping, mapping_np, vocab_size: (top_k.gpu[mapping], top_p.gpu[mapping], False),
+            get_top_k_top_p=filters
+            if takes_vocab_size
+            else lambda mapping, mapping_np: filters(mapping, mapping_np, 0),
         )
-        vllm_v2.custom_sampler(self)
+        assert vllm_v2.custom_sampler(self) == (self, None)
 
     def apply_sampling_params(self, logits: Tensor, mapping: Tensor, *arguments: Any, **named: Any) -> Tensor:
         assert named == {"skip_top_k_top_p": True}
         assert len(arguments) == 6
         temperature = self.sampling_states.temperature.gpu[mapping]
         return logits / torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+
+
+ASKED = ({"seed": 5, "top_k": 3}, {"seed": 6, "temperature": 0.0}, {"seed": 7, "temperature": 0.7})
+
+
+def sample(sampler: Any, rows: list[int], positions: list[int], **named: Any) -> tuple[Tensor, Tensor]:
+    """Draws for requests, which the runner stores in the opposite order."""
+    stored = torch.tensor([len(ASKED) - 1 - row for row in rows])
+    given = torch.randn(3, VOCAB_SIZE, generator=torch.Generator().manual_seed(3))[rows]
+    found: tuple[Tensor, Tensor] = sampler.sample(
+        given, stored, stored, stored.numpy(), torch.tensor(positions), None, None, None, **named
+    )
+    return found
+
+
+def test_rows_depend_on_request_and_position_alone() -> None:
+    before = served()
+    ids, logits = sample(Sampler(requests(ASKED)), [0, 1, 2], [10, 11, 12])
+    assert served() == Served(before.steps + 1, before.rows + 3)
+    again, _ = sample(Sampler(requests(ASKED), takes_vocab_size=False), [2, 0], [12, 10])  # as before 0.33
+    assert again.tolist() == [ids[2], ids[0]]
+    assert ids[1] == logits[1].argmax()
+
+
+def test_facts_are_the_hosts_where_a_row_is_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def draw(logits: Tensor, **named: Any) -> Tensor:
+        facts = named.pop("facts")
+        given.append(facts and RowParameters.of_tensors("draw", logits, named | {"min_p": None}, facts).facts)
+        return logits.argmax(1)
+
+    monkeypatch.setattr(vllm_v2, "draw", draw)
+    sampler: Any = Sampler(requests(ASKED))
+    sampler.sampling_states.top_p.np[:] = 0.5  # which is handed over as off
+    sample(sampler, [2, 0, 1], [1, 2, 3])
+    assert {name: numbers.tolist() for name, numbers in given.pop().items() if name != "min_p"} == {
+        "temperature": [1, 1, 0],
+        "top_k": [VOCAB_SIZE, 3, VOCAB_SIZE],
+        "top_p": [1, 1, 1],
+    }
+    mapping, expanded = torch.tensor([0, 2]), torch.tensor([0, 0, 2])
+    sampler.sample(torch.zeros(3, VOCAB_SIZE), expanded, mapping, mapping.numpy(), torch.arange(3), None, None, None)
+    assert given == [None], "a request has several rows"
+
+
+@pytest.mark.parametrize("asks_for_masks", [False, True])
+def test_processed_logits(asks_for_masks: bool) -> None:
+    """Those from which rows are drawn: vLLM reports them, and makes its sampling masks of them."""
+    sampler = Sampler(requests(ASKED))
+    sampler.return_sampling_mask = asks_for_masks
+    ids, processed = sample(sampler, [0, 1, 2], [1, 2, 3], **({} if asks_for_masks else {"return_logprobs": True}))
+    assert (processed.gather(1, ids.unsqueeze(1)) > -torch.inf).all()
+    assert (processed > -torch.inf).sum(1).tolist() == [3, VOCAB_SIZE, VOCAB_SIZE]  # the greedy row is not filtered
 
 
 class RejectionSampler:
@@ -105,24 +167,17 @@ def rejection_sampler() -> type[Any]:
     return made
 
 
-class Engine:
-    """As `drafting_engine.Engine`, of V2's runner."""
+class Engine(drafting_engine.Engine):
+    """Of V2's runner."""
 
     def __init__(self, kind: type[Any], asked: list[Request], device: str = "cpu", **settings: Any) -> None:
         self.requests, self.device = asked, device
         self.sampler = Sampler(asked, device)
         self.rejection_sampler = kind(self.sampler, **settings)
 
-    def decode(self, length: int, drafter: drafting_engine.Drafter | None = None) -> list[list[int]]:
-        while min(len(request.output) for request in self.requests) < length:
-            texts = [each.prompt + each.output for each in self.requests]
-            self.step([[] if drafter is None else drafter(row, text)[:MOST] for row, text in enumerate(texts)])
-        return [request.output[:length] for request in self.requests]
-
     def arguments(self, drafts: list[list[int]]) -> Any:
         """Returns what the runner hands to its samplers."""
-        texts = [each.prompt + each.output for each in self.requests]
-        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+        places = self.places(drafts)
         ends = np.array([0, *itertools.accumulate(len(ids) + 1 for ids in drafts)])
         mapping = np.arange(len(drafts))[::-1].copy()
         local = [count for ids in drafts for count in range(len(ids) + 1)]
@@ -156,10 +211,11 @@ class Engine:
             request.output += ids[:count]
 
 
-@pytest.mark.parametrize("most_rows", [10**9, 9, 1])
-@pytest.mark.parametrize("name", ["right", "half right", "n-gram", "nonsense"])
+@pytest.mark.parametrize(
+    ("name", "most_rows"), [("right", 9), ("half right", 1), ("half right", 10**9), ("n-gram", 10**9), ("nonsense", 9)]
+)
 def test_texts_are_those_without_speculation(
-    rejection_sampler: type[Any], name: str, device: str, most_rows: int
+    rejection_sampler: type[Any], name: str, most_rows: int, device: str
 ) -> None:
     """Those of all requests: V2 has a seed for each."""
     plain = Engine(rejection_sampler, requests(PLAIN)).decode(LENGTH)
@@ -178,13 +234,7 @@ def drawn_drafts(kind: type[Any], **settings: Any) -> float:
     q = (of_drafts[0, 0] / 0.8).softmax(0)  # before the temperature
     drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2).tolist()
     engine.step(drafts, of_drafts)
-    found = [chi_square(torch.tensor([each.output[0] for each in asked]), target([3, 4]))]
-    for token in best.tolist():
-        pairs = zip(asked, drafts, strict=True)
-        seconds = [each.output[1] for each, ids in pairs if len(each.output) > 1 and each.output[0] == ids[0] == token]
-        assert len(seconds) > 200
-        found.append(chi_square(torch.tensor(seconds), target([4, token])))
-    return max(found)
+    return largest_chi_square(asked, drafts)
 
 
 @pytest.mark.parametrize("is_block", [False, True])
@@ -207,19 +257,6 @@ def test_drawn_drafts_on_a_device_are_judged_as_on_a_cpu(
         outputs.append([each.output for each in asked])
     assert outputs[0] == outputs[1]
     assert len({len(output) for output in outputs[0]}) > 2
-
-
-def test_the_temperature_of_drafts_matters(rejection_sampler: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: q at the temperature 1."""
-    own = _drafts.judge_with
-
-    def judge_with(*arguments: Any) -> Judgement:
-        proposals = arguments[5]
-        colder = proposals.probabilities.log() * 0.8
-        return own(*arguments[:5], type(proposals)(colder.softmax(1)), *arguments[6:])
-
-    monkeypatch.setattr(_drafts, "judge_with", judge_with)
-    assert drawn_drafts(rejection_sampler) > BEYOND_CHANCE
 
 
 @pytest.mark.parametrize("is_drawn", [False, True])
