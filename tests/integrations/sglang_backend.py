@@ -1,6 +1,6 @@
 """The backend inside SGLang: made by SGLang's own factory, run by its own `Sampler.forward`.
 
-`make test-integrations` runs this in an environment that has SGLang; there is no accelerator in it.
+`nox -s integrations` runs this in an environment that has SGLang; there is no accelerator in it.
 """
 
 from __future__ import annotations

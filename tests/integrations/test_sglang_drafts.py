@@ -1,6 +1,6 @@
 """Drafts of SGLang where SGLang is not installed: on stand-ins for its functions.
 
-`make test-integrations` runs the same checks inside SGLang (sglang_drafts_parity.py).
+`nox -s integrations` runs the same checks inside SGLang (sglang_drafts_parity.py).
 """
 
 from __future__ import annotations

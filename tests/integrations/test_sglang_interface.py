@@ -1,6 +1,6 @@
 """The backend for SGLang where SGLang is not installed, on a class that looks like its sampler.
 
-`make test-integrations` runs it in SGLang's own class (sglang_backend.py).
+`nox -s integrations` runs it in SGLang's own class (sglang_backend.py).
 """
 
 from __future__ import annotations

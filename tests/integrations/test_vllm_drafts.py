@@ -1,6 +1,6 @@
 """Drafts of vLLM's V1 runner where vLLM is not installed: on stand-ins for its classes, on the CPU and on an NPU.
 
-`make test-integrations` runs the same checks inside vLLM (vllm_drafts_parity.py).
+`nox -s integrations` runs the same checks inside vLLM (vllm_drafts_parity.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The adapter for vLLM where vLLM is not installed: its draws, its seeds, and its plugin on modules that look like it.
 
-`make test-integrations` runs the same class beside vLLM's own (vllm_parity.py).
+`nox -s integrations` runs the same class beside vLLM's own (vllm_parity.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """vLLM's V1 runner under tensor parallelism where vLLM is not installed: ranks draw from their parts of the logits.
 
-`make test-integrations` looks at the real classes (vllm_parity.py).
+`nox -s integrations` looks at the real classes (vllm_parity.py).
 """
 
 from __future__ import annotations

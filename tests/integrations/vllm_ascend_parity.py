@@ -1,6 +1,6 @@
 """vllm_ascend's own classes with the plugin installed, on the emulated NPU.
 
-`make test-integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it,
+`nox -s integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it,
 and none of vllm_ascend's compiled kernels.
 """
 

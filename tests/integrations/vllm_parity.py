@@ -1,6 +1,6 @@
 """The adapter inside vLLM: beside vLLM's own sampler, and installed by vLLM's own plugin loader.
 
-`make test-integrations` runs this in environments that have vLLM; there is no accelerator in them.
+`nox -s integrations` runs this in environments that have vLLM; there is no accelerator in them.
 """
 
 from __future__ import annotations
