@@ -40,8 +40,8 @@ test: lint  ## linters and the tests that a person waits for, in WORKERS (2) pro
 test-all: lint  ## linters and all tests, those marked long too: many minutes
 	$(PYTEST) --durations 25
 
-test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draws and all planted faults: some minutes
-	$(RUN) tests/statistics/run.py
+test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with few draws and with many: some minutes
+	$(PYTEST) tests/statistics
 
 # What is made of torch's operators, on a device that torch has here beside the CPU: cuda, say.
 DEVICE ?= cuda

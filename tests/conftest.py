@@ -30,7 +30,7 @@ import torch  # noqa: E402
 from ascend_sample.npu import scratch  # noqa: E402
 
 # Beside pytest-xdist's workers the process that reports collects no tests, so it reads no conftest.py but this one.
-pytest_plugins = ("ledger_report",)
+pytest_plugins = ("ledger",)
 
 ACCELERATOR = os.environ.get("ASCEND_SAMPLE_TEST_DEVICE", "npu")
 """The device beside the CPU. On a GPU, "cuda", the tests of what is made of torch's operators can be run as well."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .cann import Device
+    from .sampler import Device
 
 FOLDER = Path(__file__).parent
 ORDINARY = ("test_own_process.py", "test_libraries.py")
@@ -34,9 +34,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not any(item.get_closest_marker("hostcann_only") for item in items):
         return
-    from . import control
+    from tests.support.cann import is_hostcann
 
-    if not control.available():
+    if not is_hostcann():
         skip = pytest.mark.skip(reason="the libraries are not hostcann's")
         for item in items:
             if item.get_closest_marker("hostcann_only"):
@@ -47,15 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def session_device() -> Iterator["Device"]:
     """One aclInit for the tests that leave the device as it was; at the end nothing is left alive."""
     assert "torch" not in sys.modules, "run the suite in a process of its own, as its package says"
-    from . import control
-    from .cann import Device
+    from tests.support import cann
+
+    from .sampler import Device
 
     with Device() as device:
-        before = control.live() if control.available() else {}
+        before = cann.live() if cann.is_hostcann() else {}
         yield device
-        if control.available():
-            assert control.live() == before
-            control.check_violations()
+        if cann.is_hostcann():
+            assert cann.live() == before
+            cann.check_violations()
 
 
 @pytest.fixture

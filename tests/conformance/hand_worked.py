@@ -52,20 +52,3 @@ SCENARIOS = (
     # Three stay as above; rank 2 is token 4. Rank 3 is out in spite of its q; by id, token 3 would have 0.001.
     Row("top-k top-p sample", FOUR_EQUAL, 4, 0.5, (1.0, 1.0, 0.25, 0.001, *ONES[4:]), token=4, kept=(1, 3, 4)),
 )
-
-INFINITY = float("inf")
-NAN = float("nan")
-
-# Section 5 of docs/semantics.md: inputs for which the device's result is undefined.
-UNUSUAL = (
-    Row("all -inf", (-INFINITY,) * VOCAB_SIZE, 4, 0.5, None, token=0, kept=()),
-    Row("NaN is -inf", (NAN, 0.0, NAN, 1.0, *(-INFINITY,) * 4), NO_K, NO_P, None, token=3, kept=(1, 3)),
-    Row("+inf shares the mass", (0.0, INFINITY, 0.0, INFINITY, *(0.0,) * 4), 4, 0.5, None, token=1, kept=(1, 3)),
-    Row("k below one skips top-k", MIXED, -3, 0.5, None, token=1, kept=(1, 3)),
-    Row("p of zero skips top-p", MIXED, 2, 0.0, None, token=1, kept=(1, 3)),
-    Row("p NaN skips top-p", MIXED, 2, NAN, None, token=1, kept=(1, 3)),
-    Row("q = 0 wins", MIXED, 3, NO_P, (1.0, 0.0, *ONES[2:]), token=3, kept=(1, 3, 6)),
-    Row("q NaN loses", MIXED, 3, NO_P, (NAN, NAN, 5.0, *ONES[3:]), token=6, kept=(1, 3, 6)),
-    Row("q all NaN", MIXED, 3, NO_P, (NAN,) * VOCAB_SIZE, token=1, kept=(1, 3, 6)),
-    Row("q negative", MIXED, 3, NO_P, (-1.0, -0.5, 1.0, *ONES[3:]), token=3, kept=(1, 3, 6)),
-)

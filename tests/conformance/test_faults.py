@@ -7,29 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import cann
+from tests.support.cann import TASK_FAILED, abi, acl, aclnn, check_violations, ffi, inject, recent_message, stream
 from tests.support.isolation import must_succeed, own_process, run_in_process
 
-from . import control
-from .cann import (
-    OPERATORS,
-    ROOT,
-    Device,
-    abi,
-    acl,
-    aclnn,
-    ffi,
-    library_path,
-    load_module,
-    phase_1,
-    recent_message,
-)
+from .sampler import OPERATORS, Device, phase_1
 from .test_phase_2 import arguments_of
 
 pytestmark = pytest.mark.hostcann_only
 
 OUT_OF_MEMORY = 207001
 RUNTIME_ERROR = 361001
-TASK_FAILED = 507035
 
 
 def check_works(device: Device, operator: str) -> None:
@@ -48,13 +36,13 @@ def test_faults_that_the_device_survives() -> None:
             assert operator in recent_message()
             check_works(device, operator)
         for operator in OPERATORS:
-            control.inject("phase2", operator)
+            inject("phase2", operator)
             assert device.launch(device.plan(arguments_of(device, operator))) == RUNTIME_ERROR
             assert operator in recent_message()
             assert device.synchronize() == abi.SUCCESS
             check_works(device, operator)
 
-            control.inject("workspace", operator)
+            inject("workspace", operator)
             plan = device.plan(arguments_of(device, operator))
             assert plan.workspace_size > 1 << 50
             assert acl.aclrtMalloc(ffi.new("void **"), plan.workspace_size, abi.MALLOC_HUGE_FIRST) == OUT_OF_MEMORY
@@ -63,10 +51,10 @@ def test_faults_that_the_device_survives() -> None:
 
             for site in ("phase1", "phase2", "task"):
                 for other in {"aclnnAdd", *OPERATORS} - {operator}:
-                    control.inject(site, other)
+                    inject(site, other)
             check_works(device, operator)
-            control.clear_faults()
-    control.check_violations()
+            acl.hostcann_clear_faults()
+    check_violations()
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -74,32 +62,31 @@ def test_faults_that_the_device_survives() -> None:
 def test_task_fails_and_its_context_stays_failed(operator: str) -> None:
     with Device() as device:
         device.run(arguments_of(device, operator))
-        control.inject("task", operator)
+        inject("task", operator)
         for arguments in (arguments_of(device, operator), arguments_of(device, operator)):
             assert device.launch(device.plan(arguments)) == abi.SUCCESS
         assert device.synchronize() == TASK_FAILED
         assert operator in recent_message()
         # Stop on failure: what was queued behind did not run, and nothing runs any more.
         assert device.synchronize() == TASK_FAILED
-        other = device.create_stream()
-        for stream in (device.stream, other):
-            assert device.launch(device.plan(arguments_of(device, operator)), stream=stream) != abi.SUCCESS
+        for on in (device.stream, stream()):
+            assert device.launch(device.plan(arguments_of(device, operator)), stream=on) != abi.SUCCESS
         device.reset()
         check_works(device, operator)
-    control.check_violations()
+    check_violations()
 
 
 def check_symbol_is_missing(library: str, symbol: str) -> None:
     """In a process of its own: a second copy of the operator library is loaded."""
+    assert hasattr(aclnn, symbol)  # which loads what the other needs
     older = ffi.dlopen(library, ffi.RTLD_NOW)
     assert not hasattr(older, symbol)
     assert hasattr(older, "aclCreateTensor")
-    assert hasattr(aclnn, symbol)
 
 
 @pytest.mark.parametrize("symbol", [name + phase for name in OPERATORS for phase in ("", "GetWorkspaceSize")])
 def test_older_cann_without_the_operator(tmp_path: Path, symbol: str) -> None:
-    elf = load_module("conformance_elf", ROOT / "ascend_sample" / "hostcann" / "_elf.py")
+    elf = cann.load_module("conformance_elf", "ascend_sample/hostcann/_elf.py")
     older = tmp_path / "libopapi.so"
-    elf.hide_symbols(Path(library_path("opapi")), [symbol], older)
-    must_succeed(run_in_process(check_symbol_is_missing, [str(older), symbol], {}))
+    elf.hide_symbols(Path(cann.library_path("opapi")), [symbol], older)
+    must_succeed(run_in_process(check_symbol_is_missing, [str(older), symbol]))

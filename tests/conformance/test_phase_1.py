@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.isolation import own_process
+from tests.support.cann import abi, acl, aclnn, ffi
+from tests.support.isolation import must_succeed, run_in_process
 
-from .cann import KINDS, OPERATORS, Arguments, Device, abi, aclnn, check_refused, ffi, phase_1, soc_name
 from .hand_worked import MIXED, NO_P, ONES, VOCAB_SIZE
+from .sampler import KINDS, OPERATORS, Arguments, Device, check_refused, phase_1
 
 FIRST, SECOND = OPERATORS
 NULL_ARGUMENT = 161001
@@ -115,12 +116,10 @@ def test_shapes(device: Device, arguments: Arguments) -> None:
             assert len(ids) == len(wrong.get("ids", arguments.ids).numpy())
 
 
-def check_accepted(arguments: Arguments) -> int:
-    """Returns the size of the workspace."""
+def check_accepted(arguments: Arguments) -> None:
     plan = phase_1(arguments)
     assert plan.status == abi.SUCCESS
     assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-    return plan.workspace_size
 
 
 def test_ks_max_and_q_beside_a_sample_result(device: Device) -> None:
@@ -137,34 +136,6 @@ def test_vocabulary_limit(device: Device) -> None:
     check_refused(device.arguments(np.zeros((1, 2**20 + 1)), [4], [NO_P]), TILING)
 
 
-@pytest.mark.hostcann_only  # CANN looks at neither, and its kernels then write elsewhere
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_limits_of_the_kernels(device: Device, operator: str) -> None:
-    """The first one's lists have 128 rows for each of 40 cores. 32 bits count 5 numbers for each logit."""
-
-    def arguments(rows: int, vocab_size: int) -> Arguments:
-        made = device.arguments_for(operator, np.zeros((rows, 8)), [4] * rows, [NO_P] * rows)
-        one = device.buffer(2 * vocab_size)
-        logits = device.view(one, "float16", (rows, vocab_size), strides=(0, 1))
-        kept = device.view(one, "float32", (rows, vocab_size), strides=(0, 0))
-        return replace(made, logits=logits, kept=kept)
-
-    check_wrong(arguments(820, 2**20), TILING, "at most 858993459 elements")
-    check_accepted(arguments(819, 2**20))
-    check_accepted(arguments(5120, 8))
-    if operator == FIRST:
-        check_wrong(arguments(5121, 8), TILING, "at most 5120 rows")
-    else:
-        check_accepted(arguments(5121, 8))
-
-
-def test_workspace_is_about_24_bytes_a_logit(device: Device) -> None:
-    """A reading of the operator's tiling, never measured on a device."""
-    sizes = (8192, 65536)
-    small, large = (check_accepted(device.arguments(np.zeros((4, size)), [4] * 4, [NO_P] * 4)) for size in sizes)
-    assert 16 <= (large - small) / (4 * (sizes[1] - sizes[0])) <= 32
-
-
 def check_soc(first: int, second: int) -> None:
     """The statuses of phase 1."""
     with Device() as device:
@@ -173,22 +144,14 @@ def check_soc(first: int, second: int) -> None:
             if status == abi.SUCCESS:
                 assert device.run(arguments)[0].tolist() == [1] * BATCH
             else:
-                check_wrong(arguments, status, soc_name())
+                check_wrong(arguments, status, ffi.string(acl.aclrtGetSocName()).decode())
 
 
 @pytest.mark.hostcann_only
-@own_process(HOSTCANN_SOC="Ascend310P3")
-def test_unsupported_soc() -> None:
-    check_soc(NO_KERNEL, NO_KERNEL)
-
-
-@pytest.mark.hostcann_only
-@own_process(HOSTCANN_SOC="Ascend910_9392")
-def test_atlas_a3_has_both() -> None:
-    check_soc(abi.SUCCESS, abi.SUCCESS)
-
-
-@pytest.mark.hostcann_only
-@own_process(HOSTCANN_SOC="Ascend950PR_9599")
-def test_ascend_950_has_the_second() -> None:
-    check_soc(NO_KERNEL, abi.SUCCESS)
+def test_operators_of_each_soc() -> None:
+    for soc, statuses in {
+        "Ascend310P3": (NO_KERNEL, NO_KERNEL),
+        "Ascend910_9392": (abi.SUCCESS, abi.SUCCESS),
+        "Ascend950PR_9599": (NO_KERNEL, abi.SUCCESS),
+    }.items():
+        must_succeed(run_in_process(check_soc, statuses, {"HOSTCANN_SOC": soc, "HOSTCANN_STRICT": "1"}))

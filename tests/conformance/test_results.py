@@ -1,14 +1,15 @@
-"""Results that can be checked by hand, for every scenario, layout and dtype."""
+"""Results of both operators that can be checked by hand, for every scenario and layout."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
-from .cann import Arguments, Device, encode
-from .hand_worked import FOUR_EQUAL, MIXED, NO_K, NO_P, SCENARIOS, UNUSUAL, VOCAB_SIZE, Row
+from .hand_worked import FOUR_EQUAL, MIXED, NO_K, NO_P, SCENARIOS, VOCAB_SIZE, Row
+from .sampler import Arguments, Device
+from .test_phase_1 import BATCH, SECOND, valid_arguments
 
-DTYPES = ("float16", "bfloat16")
+QUARTERS = (0.25, 0.5, 0.0, 0.125, 0.0, 0.125, 0.0, 0.0)
 
 
 def expected_kept(row: Row) -> np.ndarray:
@@ -19,19 +20,6 @@ def expected_kept(row: Row) -> np.ndarray:
     return kept
 
 
-def run_rows(device: Device, rows: list[Row], dtype: str, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """The rows as one batch; q is given when the rows have it, all of them or none."""
-    arguments = device.arguments(
-        [row.logits for row in rows],
-        [row.k for row in rows],
-        [row.p for row in rows],
-        None if rows[0].q is None else [row.q for row in rows],
-        dtype,
-        **options,
-    )
-    return device.run(arguments)
-
-
 def check_rows(rows: list[Row], ids: np.ndarray, kept: np.ndarray) -> None:
     """Names the row that differs."""
     for row, token, row_kept in zip(rows, ids, kept, strict=True):
@@ -39,23 +27,14 @@ def check_rows(rows: list[Row], ids: np.ndarray, kept: np.ndarray) -> None:
         np.testing.assert_array_equal(row_kept, expected_kept(row), row.name)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_scenarios_mixed_in_one_batch(device: Device, dtype: str) -> None:
-    for with_q in (False, True):
-        rows = [row for row in SCENARIOS if (row.q is not None) == with_q] * 16
-        check_rows(rows, *run_rows(device, rows, dtype))
-
-
-@pytest.mark.hostcann_only
-def test_unusual_input(device: Device) -> None:
-    for row in UNUSUAL:
-        check_rows([row], *run_rows(device, [row], "float16"))
-
-
-def test_guess_changes_nothing(device: Device) -> None:
-    rows = [row for row in SCENARIOS if row.q is None]
-    for guess in (1, 2, 32, 1024, 5000):
-        check_rows(rows, *run_rows(device, rows, "float16", top_k_guess=guess))
+def test_scenarios_mixed_in_one_batch(device: Device) -> None:
+    """q is given when the rows have it, all of them or none; the guess of k changes nothing."""
+    for dtype in ("float16", "bfloat16"):
+        for with_q, guess in ((False, 1), (False, 5000), (True, 32)):
+            rows = [row for row in SCENARIOS if (row.q is not None) == with_q] * 16
+            q = [row.q for row in rows] if with_q else None
+            columns = ([getattr(row, name) for row in rows] for name in ("logits", "k", "p"))
+            check_rows(rows, *device.run(device.arguments(*columns, q, dtype, top_k_guess=guess)))
 
 
 def test_select_is_not_written_when_not_wanted(device: Device) -> None:
@@ -65,28 +44,6 @@ def test_select_is_not_written_when_not_wanted(device: Device) -> None:
     ids, kept = device.run(arguments)
     assert ids.tolist() == [1]
     np.testing.assert_array_equal(kept, [untouched])
-
-
-def test_order_of_ties_is_by_id_across_segments(device: Device) -> None:
-    # Segments are 8192 long: the second equal value lies in another one, and the largest in the last.
-    logits = np.zeros((1, 3 * 8192 + 1), np.float32)
-    logits[0, [8191, 8192, 2 * 8192]] = 5.0
-    logits[0, -1] = 6.0
-    ids, kept = device.run(device.arguments(logits, [3], [NO_P]))
-    assert ids.tolist() == [logits.shape[1] - 1]
-    assert np.flatnonzero(np.isfinite(kept[0])).tolist() == [8191, 8192, logits.shape[1] - 1]
-
-
-def test_k_is_on_up_to_1024(device: Device) -> None:
-    k = [1, 1024, 1025, 2000, NO_K]
-    _, kept = device.run(device.arguments([np.linspace(4.0, -4.0, 2000)] * 5, k, [NO_P] * 5))
-    assert np.isfinite(kept).sum(axis=1).tolist() == [1, 1024, 2000, 2000, 2000]
-
-
-def test_vocabulary_of_one(device: Device) -> None:
-    ids, kept = device.run(device.arguments([[1.5], [-2.0]], [1, NO_K], [0.5, NO_P], [[1.0], [1.0]]))
-    assert ids.tolist() == [0, 0]
-    assert kept.tolist() == [[1.5], [-2.0]]
 
 
 class TestLayouts:
@@ -139,12 +96,65 @@ class TestLayouts:
         around = kept.buffer.read(np.float32, count * columns).reshape(count, columns)
         assert (np.delete(around, np.s_[2 : 2 + VOCAB_SIZE], axis=1) == 77.0).all()
 
-    def test_bfloat16_bits(self, device: Device) -> None:
-        # 1.0078125 is the bfloat16 after 1: truncation instead of rounding anywhere would lose it.
-        logits = device.tensor([[1.0, 1.0078125, *FOUR_EQUAL[:6]]], "bfloat16")
-        assert encode(1.0078125, "bfloat16") == 0x3F81
-        arguments = device.arguments([MIXED], [1], [NO_P], dtype="bfloat16")
-        arguments.logits = logits
-        ids, kept = device.run(arguments)
-        assert ids.tolist() == [3]  # 2.0, of FOUR_EQUAL
-        assert kept[0, 3] == 2.0
+
+# ---- the second operator ----
+
+
+def kept_ids(kept: np.ndarray, filler: float = -np.inf) -> list[list[int]]:
+    return [np.flatnonzero(row != filler).tolist() for row in kept]
+
+
+def test_top_p_keeps_until_the_sum_reaches_p(device: Device) -> None:
+    """Sums of 1/4, 1/2: two are enough. p of 0 and below keeps one."""
+    for dtype in ("float16", "bfloat16", "float32"):
+        p = [0.5, 0.5, 0.515625, 0.0, -1.0]
+        _, kept = device.run(device.arguments_v2([FOUR_EQUAL] * 5, [NO_K, 4, 4, NO_K, 4], p, dtype=dtype))
+        assert kept_ids(kept) == [[1, 3], [1, 3], [1, 3, 4], [1], [1]]
+
+
+def test_min_p(device: Device) -> None:
+    """Of probabilities, so that the product is exact: 0.25 is half of 0.5. With it alone q is by place."""
+    min_p = [0.5, 0.51, 0.25, 1.0, 0.0, -1.0]
+    arguments = device.arguments_v2([QUARTERS] * 6, [NO_K] * 6, [NO_P] * 6, None, min_p, input_is_logits=False)
+    ids, kept = device.run(arguments)
+    assert ids.tolist() == [1] * 6
+    assert kept_ids(kept, 0.0) == [[0, 1], [1], [0, 1, 3, 5], [1], [0, 1, 3, 5], [0, 1, 3, 5]]
+    q = (1.0, 1.0, 1.0, 1e-3, 1.0, 1.0, 1.0, 1.0)  # kept are 0, 1, 3, 5: the fourth noise is id 5's
+    arguments = device.arguments_v2([QUARTERS], [NO_K], [NO_P], [q], [0.25], input_is_logits=False)
+    assert device.run(arguments)[0].tolist() == [5]
+
+
+def test_sample_result(device: Device) -> None:
+    expected = [
+        (NO_K, NO_P, 0.0, list(range(VOCAB_SIZE))),
+        (NO_K, NO_P, 0.25, [0, 1, 3, 5]),
+        (3, NO_P, 0.0, [1, 0, 3]),
+        (NO_K, 0.75, 0.0, [1, 0]),
+        (3, 0.8, 0.3, [1, 0]),
+    ]
+    k, p, min_p, ids = zip(*expected, strict=True)
+    options = {"is_need_sample_result": True, "is_need_logits": False, "input_is_logits": False}
+    arguments = device.arguments_v2([QUARTERS] * len(ids), k, p, None, min_p, **options)
+    arguments.kept.buffer.write(np.full(VOCAB_SIZE * len(ids), 7.0, np.float32))
+    _, kept = device.run(arguments)
+    assert (kept == 7.0).all(), "not wanted: not written"
+    rows = zip(arguments.dense_ids.numpy(), arguments.dense_weights.numpy(), ids, strict=True)
+    for dense_ids, weights, of_row in rows:
+        assert dense_ids[: len(of_row)].tolist() == of_row
+        assert weights.tolist() == [QUARTERS[token] for token in of_row] + [0.0] * (VOCAB_SIZE - len(of_row))
+
+
+def test_unwanted_outputs_may_share_memory(device: Device) -> None:
+    """The bindings rely on it: nothing is written there."""
+    arguments = valid_arguments(device, SECOND)
+    block = device.buffer(BATCH * VOCAB_SIZE * 8)
+    block.write(np.full(BATCH * VOCAB_SIZE, -5, np.int64))
+    shape = (BATCH, VOCAB_SIZE)
+    shared = {
+        "kept": device.view(block, "float32", shape),
+        "dense_ids": device.view(block, "int64", shape),
+        "dense_weights": device.view(block, "float32", shape),
+    }
+    ids, _ = device.run(replace(arguments, is_need_logits=False, **shared))
+    assert ids.tolist() == [1] * BATCH
+    assert (block.read(np.int64, BATCH * VOCAB_SIZE) == -5).all()

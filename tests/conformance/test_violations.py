@@ -5,16 +5,15 @@ import threading
 import numpy as np
 import pytest
 
+from tests.support.cann import H2D, TASK_FAILED, abi, aclnn, check_violations, ok, plus, recent_message
 from tests.support.isolation import own_process
 
-from . import control
-from .cann import Arguments, Buffer, Device, abi, acl, aclnn, check, check_refused, ffi, recent_message
 from .hand_worked import MIXED, NO_P, ONES
+from .sampler import Arguments, Buffer, Device, check_refused
 
 pytestmark = pytest.mark.hostcann_only
 
 INVALID = 161002
-TASK_FAILED = 507035
 TENSORS = ("logits", "k", "p", "q", "ids", "kept")
 
 
@@ -33,7 +32,7 @@ def check_task_failure(device: Device, kind: str) -> None:
     """The launch was accepted; the failure comes with the synchronisation and names the operator."""
     assert device.synchronize() == TASK_FAILED
     assert "aclnnTopKTopPSample" in recent_message()
-    control.check_violations(kind)
+    check_violations(kind)
 
 
 def test_tensor_destroyed_before_its_phase(device: Device) -> None:
@@ -45,9 +44,9 @@ def test_tensor_destroyed_before_its_phase(device: Device) -> None:
         device.forget(tensor)
         assert device.launch(plan) == INVALID
         assert "destroyed" in recent_message()
-        control.check_violations("tensor_destroyed_early")
+        check_violations("tensor_destroyed_early")
         check_refused(arguments, INVALID, "destroyed")
-        control.check_violations("tensor_destroyed_early")
+        check_violations("tensor_destroyed_early")
 
 
 def test_tensor_destroyed_twice(device: Device) -> None:
@@ -55,11 +54,12 @@ def test_tensor_destroyed_twice(device: Device) -> None:
     assert tensor.destroy() == abi.SUCCESS
     assert tensor.destroy() == INVALID
     device.forget(tensor)
-    control.check_violations("tensor_destroyed_twice")
+    check_violations("tensor_destroyed_twice")
 
 
 @own_process()
-def test_freed_operand() -> None:
+def test_operand_that_is_freed_or_longer_than_its_block() -> None:
+    """The latter claims a storage that ends beyond it: phase 1 cannot know, the device would read on."""
     with Device() as device:
         for argument in TENSORS:
             arguments = arguments_of(device)
@@ -69,16 +69,9 @@ def test_freed_operand() -> None:
             check_task_failure(device, "freed_operand")
             device.reset()
 
-
-@own_process()
-def test_operand_longer_than_its_block() -> None:
-    """The tensor claims a storage that ends beyond the block: phase 1 cannot know, the device would read on."""
-    with Device() as device:
-        for argument in TENSORS:
             arguments = arguments_of(device)
             tensor = getattr(arguments, argument)
-            item_size = tensor.buffer.size // tensor.storage_size
-            short = device.buffer(tensor.buffer.size - item_size)
+            short = device.buffer(tensor.buffer.size - tensor.buffer.size // tensor.storage_size)
             long = device.view(short, tensor.dtype, tensor.shape, storage_size=tensor.storage_size)
             setattr(arguments, argument, long)
             assert device.launch(device.plan(arguments)) == abi.SUCCESS
@@ -90,7 +83,7 @@ def test_view_outside_its_storage(device: Device) -> None:
     arguments = arguments_of(device)
     arguments.logits = device.tensor([MIXED], "float16", offset=1)
     check_refused(arguments, INVALID, "storage")
-    control.check_violations("out_of_range_operand")
+    check_violations("out_of_range_operand")
 
 
 def test_storage_address_off_by_one_element(device: Device) -> None:
@@ -99,15 +92,14 @@ def test_storage_address_off_by_one_element(device: Device) -> None:
     # The mistake of a binding that passes a slice's own address instead of its storage and an offset.
     arguments.logits = device.view(padded, "float16", (1, len(MIXED)), address=padded.address + 2)
     check_refused(arguments, INVALID, "multiple of 32")
-    control.check_violations("misaligned")
+    check_violations("misaligned")
 
 
 def test_misaligned_workspace(device: Device) -> None:
     plan = device.plan(arguments_of(device))
-    workspace = device.buffer(plan.workspace_size + 32)
-    pointer = ffi.cast("void *", workspace.address + 16)
-    assert aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, device.stream) == INVALID
-    control.check_violations("misaligned")
+    misaligned = plus(device.buffer(plan.workspace_size + 32).pointer, 16)
+    assert aclnn.aclnnTopKTopPSample(misaligned, plan.workspace_size, plan.executor, device.stream) == INVALID
+    check_violations("misaligned")
 
 
 @own_process()
@@ -137,13 +129,13 @@ def test_workspace_overwritten_while_the_kernel_runs() -> None:
         plan = device.plan(device.arguments(logits, [0] * rows, [0.9] * rows, top_k_guess=1))
         workspace = device.buffer(plan.workspace_size)
         assert device.launch(plan, workspace=workspace) == abi.SUCCESS
-        tail = ffi.cast("void *", workspace.address + workspace.size - 16)
+        tail = plus(workspace.pointer, workspace.size - 16)
         done = threading.Event()
 
         def overwrite() -> None:
-            check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+            ok("aclrtSetDevice", 0)
             while not done.is_set():
-                check(acl.aclrtMemcpy(tail, 16, b"\0" * 16, 16, abi.MEMCPY_HOST_TO_DEVICE), "aclrtMemcpy")
+                ok("aclrtMemcpy", tail, 16, bytes(16), 16, H2D)
 
         # The kernel sorts for long enough that some of these come after its start and before its end.
         thread = threading.Thread(target=overwrite)
@@ -153,4 +145,4 @@ def test_workspace_overwritten_while_the_kernel_runs() -> None:
         thread.join()
         assert status == TASK_FAILED
         assert "workspace" in recent_message()
-        control.check_violations("workspace_overrun")
+        check_violations("workspace_overrun")

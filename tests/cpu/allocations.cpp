@@ -5,7 +5,6 @@
 //     allocations fail   what a scratch holds after an allocation has failed, and after the next
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "cpu/targets.h"
+#include "placed_case.h"
 
 namespace {
 std::atomic<size_t> allocations = 0;
@@ -66,7 +66,6 @@ namespace ascend_sample::cpu::testing {
 namespace {
 
 constexpr size_t kVocabSize = 151'936;
-constexpr size_t kRows = 4;
 
 struct RowKind {
   const char* name;
@@ -74,7 +73,7 @@ struct RowKind {
   float p;
   bool has_q;
   float (*logit)(uint32_t random);
-  int64_t column_stride = 1;
+  int64_t stride = 1;
 };
 
 float spread(uint32_t random) { return static_cast<float>(random % 100'000) * 1e-4F; }
@@ -96,73 +95,39 @@ constexpr auto kKinds = std::to_array<RowKind>({
     {"strided", 50, 0.9F, true, spread, 2},
 });
 
-class Rows {
- public:
-  Rows(const RowKind& kind, LogitsType type) : p_(1), kept_(kRows * kVocabSize), selected_(kRows) {
-    const size_t elements = kRows * kVocabSize * static_cast<size_t>(kind.column_stride);
-    const bool is_wide = type == LogitsType::kFloat32;
-    const auto bits_of = [is_wide](float value) {  // bfloat16 is the upper half of float32
-      return std::bit_cast<uint32_t>(value) >> (is_wide ? 0 : 16);
-    };
-    uint32_t random = 1;
-    for (size_t i = 0; i < elements; ++i) {
-      random = random * 1'664'525 + 1'013'904'223;
-      const uint32_t bits = bits_of(kind.logit(random >> 8));
-      if (is_wide) {
-        wide_.push_back(bits);
-      } else {
-        narrow_.push_back(static_cast<uint16_t>(bits));
-      }
-      q_.push_back(static_cast<float>(random % 1000) * 1e-3F + 1e-3F);
-    }
-    k_ = kind.k;
-    p_[0] = bits_of(kind.p);
-    const void* logits = is_wide ? static_cast<const void*>(wide_.data()) : narrow_.data();
-    const auto row_stride = static_cast<int64_t>(kVocabSize) * kind.column_stride;
-    call_ = {.logits = {.type = type,
-                        .vocab_size = kVocabSize,
-                        .data = logits,
-                        .row_stride = row_stride,
-                        .column_stride = kind.column_stride},
-             .batch_size = kRows,
-             .rules = kFirstOperator,
-             .k = {&k_, 0},
-             .p = {p_.data(), 0},
-             .min_p = std::nullopt,
-             .q = std::nullopt,
-             .eps = 1e-8F,
-             .are_probabilities = false,
-             .selected = selected_.data(),
-             .kept = kept_,
-             .sample_result = std::nullopt};
-    if (kind.has_q) {
-      call_.q = {q_.data(), row_stride, kind.column_stride};
-    }
+FuzzCase case_of(const RowKind& kind, LogitsType type, uint32_t random) {
+  FuzzCase made{};
+  made.type = type;
+  made.k = kind.k;
+  made.p = encode(type, kind.p);
+  made.eps = 1e-8F;
+  made.logits_stride = made.q_stride = kind.stride;
+  made.is_need_logits = true;
+  std::vector<float> q;
+  for (size_t id = 0; id < kVocabSize; ++id) {
+    random = random * 1'664'525 + 1'013'904'223;
+    made.logits.push_back(encode(type, kind.logit(random >> 8)));
+    q.push_back(static_cast<float>(random % 1000) * 1e-3F + 1e-3F);
   }
-  Rows(const Rows&) = delete;
-  Rows& operator=(const Rows&) = delete;
-
-  const OperatorCall& call() const { return call_; }
-
- private:
-  std::vector<uint32_t> wide_;
-  std::vector<uint16_t> narrow_;
-  std::vector<float> q_;
-  std::vector<uint32_t> p_;
-  std::vector<float> kept_;
-  std::vector<int64_t> selected_;
-  int32_t k_;
-  OperatorCall call_;
-};
+  if (kind.has_q) {
+    made.q = q;
+  }
+  return made;
+}
 
 void measure(const Target& target, const RowKind& kind, LogitsType type, const char* type_name) {
-  const Rows rows(kind, type);
+  const PlacedCase rows[] = {PlacedCase(case_of(kind, type, 1)), PlacedCase(case_of(kind, type, 2)),
+                             PlacedCase(case_of(kind, type, 3))};
   Scratch scratch;
+  const auto sample = [&](const PlacedCase& row) {
+    target.kernel->sample(std::get<OperatorCall>(row.call()), 0, 1, scratch);
+  };
   size_t bytes = allocated_bytes;
-  target.kernel->sample(rows.call(), 0, 1, scratch);
+  sample(rows[0]);
   bytes = allocated_bytes - bytes;
   size_t later = allocations;
-  target.kernel->sample(rows.call(), 1, kRows, scratch);
+  sample(rows[1]);
+  sample(rows[2]);
   later = allocations - later;
   std::printf("%s,%s %s,%zu,%zu\n", std::string(target.name).c_str(), kind.name, type_name, bytes,
               later);

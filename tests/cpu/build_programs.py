@@ -27,12 +27,12 @@ FOLDER = Path(__file__).parent
 CORE_OBJECTS = "the core's"
 PACKAGE_OBJECTS = ROOT / "build" / "objects" / "_C"
 _ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_ranking.cpp", "oracle_row.cpp")
-_FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "fuzz_edits.cpp", "stored_case.cpp", *_ORACLE)
+_CASE = ("fuzz_case.cpp", "fuzz_edits.cpp", "placed_case.cpp")
+_FUZZ = ("fuzz.cpp", "fuzzer.cpp", *_CASE, *_ORACLE)
 PROGRAMS = {
-    "driver": ("driver.cpp", *_ORACLE, CORE_OBJECTS),
     "fuzz": (*_FUZZ, CORE_OBJECTS),
-    "faulty_fuzz": (*_FUZZ, "faulty_core.cpp"),
-    "allocations": ("allocations.cpp", CORE_OBJECTS),
+    "faulty_fuzz": (*_FUZZ, "faulty_core.cpp", CORE_OBJECTS),
+    "allocations": ("allocations.cpp", *_CASE, CORE_OBJECTS),
 }
 _COMPILER = os.environ.get("CXX", "g++")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
@@ -84,7 +84,7 @@ def package_object(source: Path) -> Path:
     return PACKAGE_OBJECTS / source.stem / source.relative_to(ROOT).with_suffix(".o")
 
 
-def build(variant: Variant, programs: tuple[str, ...] = ("driver",), jobs: int = 1) -> Path:
+def build(variant: Variant, programs: tuple[str, ...] = ("fuzz",), jobs: int = 1) -> Path:
     """Builds programs.
 
     Args:
@@ -120,7 +120,8 @@ def _rules(variant: Variant) -> str:
     """The ninja file of a variant."""
     flags = json.loads((CORE / "cpu" / "flags.json").read_text())
     own_flags = flags.get(variant.machine, {})
-    common = ["-std=c++20", *variant.compile_flags, *_WARNINGS, f"-I{CORE}", "-pthread"]
+    # What the programs compute is not contracted either, so that all machines try the same rows.
+    common = ["-std=c++20", "-ffp-contract=off", *variant.compile_flags, *_WARNINGS, f"-I{CORE}", "-pthread"]
     lines = [
         f"compiler = {variant.compiler}",
         "rule compile",
@@ -143,7 +144,8 @@ def _rules(variant: Variant) -> str:
         objects = [f"{Path(name).stem}.o" for name in names if name != CORE_OBJECTS]
         if CORE_OBJECTS in names:
             made = (lambda source: f"{source.stem}.o") if variant.core_objects is None else package_object
-            objects += [str(made(source)) for source in core_sources()]
+            is_replaced = "faulty_core.cpp" in names
+            objects += [str(made(each)) for each in core_sources() if not (is_replaced and each.stem == "targets")]
         lines.append(f"build {program}: link {' '.join(objects)}")
     return "\n".join(lines) + "\n"
 
@@ -155,7 +157,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     for name in options.variants:
-        print(build(VARIANTS[name], ("driver", "fuzz"), options.jobs))
+        print(build(VARIANTS[name], jobs=options.jobs))
     return 0
 
 

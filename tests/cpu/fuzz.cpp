@@ -3,12 +3,15 @@
 //     fuzz --seconds 600            for so long
 //     fuzz --rows 20000 --seed 1    so many rows, the same ones each time
 //     fuzz --replay SEED            one row, as a finding names it
+//     fuzz --rows N --threads 2     each row on so many threads at about the same time
 //
+// At the end stand hashes of all rows and of their results, which are the same on every machine.
 // A finding prints the seed of its row and the smallest row found that still shows it. An access
 // outside a row's memory ends the run with the sanitizer's report, or a signal, and the seed; so
 // does a row that is not done after half a minute (--row-seconds).
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -18,6 +21,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "fuzz_case.h"
 #include "fuzzer.h"
@@ -28,7 +32,7 @@ namespace {
 
 constexpr int kMostFindings = 5;
 
-volatile uint64_t current_seed = 0;
+thread_local volatile uint64_t current_seed = 0;
 unsigned most_seconds_for_a_row = 30;  // --row-seconds
 
 /// Names the row on which the program dies, by a signal or through a sanitizer.
@@ -47,8 +51,13 @@ void end_hanging_row(int /*signal*/) {
 
 class Tally {
  public:
-  void add(const Outcome& outcome) {
+  void add(const FuzzCase& row, const Outcome& outcome) {
     ++rows_;
+    of_rows_ = hashed(of_rows_, row.logits.data(), row.logits.size() * sizeof(uint32_t));
+    if (row.q.has_value()) {
+      of_rows_ = hashed(of_rows_, row.q->data(), row.q->size() * sizeof(float));
+    }
+    of_results_ = hashed(of_results_, &outcome.digest, sizeof(outcome.digest));
     ++counts_[outcome.scenario][static_cast<size_t>(outcome.kind)];
   }
 
@@ -67,10 +76,15 @@ class Tally {
       }
       std::printf("\n");
     }
+    std::printf("hash of rows %016llx, of results %016llx\n",
+                static_cast<unsigned long long>(of_rows_),
+                static_cast<unsigned long long>(of_results_));
   }
 
  private:
   int64_t rows_ = 0;
+  uint64_t of_rows_ = 0;
+  uint64_t of_results_ = 0;
   std::map<std::string, std::array<int64_t, std::size(kKindNames)>> counts_;
 };
 
@@ -88,6 +102,7 @@ struct Options {
   int64_t rows = 0;
   std::optional<uint64_t> seed;
   std::optional<uint64_t> replay;
+  int threads = 1;
 };
 
 int fuzz(const Options& options) {
@@ -112,7 +127,7 @@ int fuzz(const Options& options) {
     current_seed = seed;
     const FuzzCase fuzz_case = make_case(seed);
     const Outcome outcome = fuzzer.check(fuzz_case);
-    tally.add(outcome);
+    tally.add(fuzz_case, outcome);
     if (!outcome.finding.empty()) {
       ++findings;
       report(fuzzer, seed, fuzz_case, outcome.finding);
@@ -128,6 +143,18 @@ int fuzz(const Options& options) {
               elapsed(), findings);
   tally.print();
   return findings == 0 ? 0 : 1;
+}
+
+/// The same rows on each thread.
+int fuzz_on_threads(const Options& options, int threads) {
+  if (threads == 1) {
+    return fuzz(options);
+  }
+  int status = 0;
+  std::thread other([&] { status = fuzz_on_threads(options, threads - 1); });
+  const int own = fuzz(options);
+  other.join();
+  return std::max(own, status);
 }
 
 int replay(uint64_t seed) {
@@ -162,6 +189,8 @@ int main(int argument_count, char** arguments) {
       options.seed = std::strtoull(value, nullptr, 10);
     } else if (name == "--row-seconds") {
       most_seconds_for_a_row = static_cast<unsigned>(std::atoi(value));
+    } else if (name == "--threads") {
+      options.threads = std::max(1, std::atoi(value));
     } else if (name == "--replay") {
       options.replay = std::strtoull(value, nullptr, 10);
     }
@@ -183,5 +212,6 @@ int main(int argument_count, char** arguments) {
       });
     }
   }
-  return options.replay.has_value() ? replay(*options.replay) : fuzz(options);
+  return options.replay.has_value() ? replay(*options.replay)
+                                    : fuzz_on_threads(options, options.threads);
 }

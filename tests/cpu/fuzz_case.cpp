@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "fuzz_values.h"
-#include "text.h"
 
 namespace ascend_sample::cpu::testing {
 namespace {
@@ -26,20 +25,6 @@ uint32_t encode_half(float value) {
   const int exponent = magnitude == 0.0F ? -14 : std::max(std::ilogb(magnitude), -14);
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
   return sign | ((static_cast<uint32_t>(exponent + 14) << 10) + units);
-}
-
-/// A value in the bits of a type, rounded to nearest, ties to even.
-uint32_t encode(LogitsType type, float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  switch (type) {
-    case LogitsType::kFloat32:
-      return bits;
-    case LogitsType::kFloat16:
-      return encode_half(value);
-    case LogitsType::kBFloat16:
-      return std::isnan(value) ? 0x7FC0U : (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
-  }
-  std::abort();
 }
 
 class Maker : RowMaker {
@@ -191,7 +176,7 @@ class Maker : RowMaker {
       case 5: {  // on the weight of an entry
         const float maximum = *std::max_element(values.begin(), values.end());
         const float value = values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))];
-        return encode(type, made.are_probabilities ? value / maximum : std::exp(value - maximum));
+        return encode(type, made.are_probabilities ? value / maximum : exp_of(value - maximum));
       }
       default:
         return encode(type, pick({0.001F, 0.05F, 0.1F, 0.5F, 0.9F, uniform()}));
@@ -204,7 +189,8 @@ class Maker : RowMaker {
       return pick<int64_t>({0, -1, size + 1, 1025, numeric_limits<int32_t>::max(),
                             numeric_limits<int32_t>::min(), std::max<int64_t>(size, 1025)});
     }
-    const int64_t around = (int64_t{16} << below(7)) + below(3) - 1;
+    const int64_t power = int64_t{16} << below(7);
+    const int64_t around = power + below(3) - 1;
     return std::min(greatest, pick<int64_t>({1, 2, 50, greatest, greatest - (greatest > 1), around,
                                              1 + below(greatest), 1 + below(greatest)}));
   }
@@ -245,10 +231,11 @@ class Maker : RowMaker {
           noise = 1.0F;
           break;
         case 2:  // over the whole range of float32, with either sign
-          noise = std::ldexp(normal(), static_cast<int>(below(270)) - 140);
+          noise = normal();
+          noise = std::ldexp(noise, static_cast<int>(below(270)) - 140);
           break;
         case 3:  // proportional to the weight, where lanes are ids: all scores are almost equal
-          noise = std::exp(std::clamp(logits[lane], -80.0F, 80.0F)) * (1.0F + 1e-6F * normal());
+          noise = exp_of(std::clamp(logits[lane], -80.0F, 80.0F)) * (1.0F + 1e-6F * normal());
           break;
         default:
           noise = exponential();
@@ -267,7 +254,32 @@ class Maker : RowMaker {
 
 }  // namespace
 
+uint32_t encode(LogitsType type, float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  switch (type) {
+    case LogitsType::kFloat32:
+      return bits;
+    case LogitsType::kFloat16:
+      return encode_half(value);
+    case LogitsType::kBFloat16:
+      return std::isnan(value) ? 0x7FC0U : (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
+  }
+  std::abort();
+}
+
 FuzzCase make_case(uint64_t seed) { return Maker(seed).make(); }
+
+void FuzzCase::cut(size_t start, size_t length) {
+  const auto without = [start, length](auto& values) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(start);
+    values.erase(begin, begin + static_cast<std::ptrdiff_t>(length));
+  };
+  without(logits);
+  if (q.has_value()) {
+    without(*q);
+  }
+  of_request([this](Request& changed) { changed.edits.cut(logits.size()); });
+}
 
 std::string FuzzCase::describe() const {
   constexpr const char* kTypes[] = {"float32", "float16", "bfloat16"};

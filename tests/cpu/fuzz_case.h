@@ -9,9 +9,17 @@
 #include "cpu/calls.h"
 #include "cpu/scratch.h"
 #include "fuzz_edits.h"
-#include "placed_row.h"
 
 namespace ascend_sample::cpu::testing {
+
+inline size_t size_of(LogitsType type) { return type == LogitsType::kFloat32 ? 4 : 2; }
+
+/// A value in the bits of a type, rounded to nearest, ties to even.
+uint32_t encode(LogitsType type, float value);
+
+/// Where a block of memory lies. AddressSanitizer guards both ends of a heap block, but sees no
+/// masked or gathering vector instruction; a guard page sees every instruction, on every machine.
+enum class Placement : uint8_t { kHeap, kBeforeGuard, kBehindGuard };
 
 /// A row with all that the kernel is told about it. Logits and p are the bits of their type.
 struct FuzzCase {
@@ -61,6 +69,13 @@ struct FuzzCase {
 
   bool wants_distribution() const { return request.has_value() && request->wants_distribution; }
 
+  void of_request(auto change) {
+    if (request.has_value()) {
+      change(*request);
+    }
+  }
+  /// Forgets so many ids from one on.
+  void cut(size_t start, size_t length);
   std::string describe() const;
 };
 

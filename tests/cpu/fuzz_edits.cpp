@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "text.h"
-
 namespace ascend_sample::cpu::testing {
 namespace {
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,14 @@
 #include "fuzz_values.h"
 
 namespace ascend_sample::cpu::testing {
+
+/// Adds text by printf's rules.
+template <typename... Arguments>
+void append(std::string& text, const char* format, Arguments... arguments) {
+  char line[200];
+  std::snprintf(line, sizeof(line), format, arguments...);
+  text += line;
+}
 
 /// What is done to a row first. Lists hold ids of the vocabulary, masks a word for each 32 of them.
 struct FuzzEdits {

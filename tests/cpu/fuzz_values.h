@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -16,7 +17,13 @@ namespace ascend_sample::cpu::testing {
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Random numbers of a seed.
+/// In double first, so that it is the same on every machine, whose libraries differ in the last
+/// bit.
+inline float exp_of(float x) { return static_cast<float>(std::exp(double{x})); }
+inline float log_of(float x) { return static_cast<float>(std::log(double{x})); }
+
+/// Random numbers of a seed. No two of them are drawn in one expression whose order compilers
+/// choose.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : random_(seed) {}
@@ -27,8 +34,11 @@ class Dice {
   }
   bool one_in(int64_t times) { return below(times) == 0; }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
-  float normal() { return normal_(random_); }
-  float exponential() { return -std::log(1 - uniform()); }
+  float normal() {  // by Box and Muller
+    const double radius = std::sqrt(-2 * std::log(1 - double{uniform()}));
+    return static_cast<float>(radius * std::cos(2 * std::numbers::pi * double{uniform()}));
+  }
+  float exponential() { return -log_of(1 - uniform()); }
 
   template <typename T>
   T pick(std::initializer_list<T> values) {
@@ -41,7 +51,6 @@ class Dice {
 
  private:
   std::mt19937_64 random_;
-  std::normal_distribution<float> normal_;
 };
 
 /// Makes a row's values, in float32.
@@ -53,16 +62,18 @@ class RowMaker : public Dice {
     const int64_t kind = below(1000);
     if (kind < 350) {  // around whole vectors and chunks
       const int64_t unit = pick<int64_t>({8, 16, 32, 64, 128, 256, 512, 1024});
-      return static_cast<size_t>(std::max<int64_t>(1, unit * (1 + below(4)) + below(5) - 2));
+      const int64_t whole = unit * (1 + below(4));
+      return static_cast<size_t>(std::max<int64_t>(1, whole + below(5) - 2));
     }
     if (kind < 650) {
       return static_cast<size_t>(1 + below(70));
     }
     if (kind < 980) {
-      return static_cast<size_t>(std::exp(uniform() * std::log(3000.0)));
+      return static_cast<size_t>(exp_of(uniform() * log_of(3000.0F)));
     }
     if (kind < 997) {
-      return static_cast<size_t>(8192 * (1 + below(2)) + below(5) - 2);
+      const int64_t whole = 8192 * (1 + below(2));
+      return static_cast<size_t>(whole + below(5) - 2);
     }
     return static_cast<size_t>(30000 + below(one_in(10) ? 170000 : 10000));
   }
@@ -85,7 +96,7 @@ class RowMaker : public Dice {
           value = normal() * scale;
           break;
         case 3:  // a language model: falls with the logarithm of the rank
-          value = 15.0F - 2.0F * std::log(static_cast<float>(id + 1)) + 0.3F * normal();
+          value = 15.0F - 2.0F * log_of(static_cast<float>(id + 1)) + 0.3F * normal();
           break;
         case 4:  // few values
           value = static_cast<float>(below(steps)) * step;
@@ -121,14 +132,14 @@ class RowMaker : public Dice {
     const float maximum = *std::max_element(values.begin(), values.end());
     float sum = 0;
     for (const float value : values) {
-      sum += std::exp(value - maximum);
+      sum += exp_of(value - maximum);
     }
     for (size_t id = 0; id < values.size(); ++id) {
       float& value = values[id];
       switch (family) {
         case 0:
         case 1:  // a softmax
-          value = std::exp(value - maximum) / sum;
+          value = exp_of(value - maximum) / sum;
           break;
         case 2:  // 2^m equal ones
           value = static_cast<int64_t>(id) < equal ? 1.0F / static_cast<float>(equal) : 0.0F;
@@ -216,7 +227,8 @@ class RowMaker : public Dice {
         break;
       case 2:
         for (int64_t stretches = 1 + below(4); stretches > 0; --stretches) {
-          let_stay(below(size), 1 + below(size / 16));
+          const int64_t start = below(size);
+          let_stay(start, 1 + below(size / 16));
         }
         break;
       case 3: {  // one in so many, by chance
@@ -244,7 +256,8 @@ class RowMaker : public Dice {
       values[id] = stays[id] ? values[id] : nothing;
     }
     if (one_in(8)) {
-      strike(values, pick({kNan, -kInfinity}), pick<int64_t>({10, 1000}));
+      const float special = pick({kNan, -kInfinity});
+      strike(values, special, pick<int64_t>({10, 1000}));
     }
   }
 

@@ -11,9 +11,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "oracle_ranking.h"
-#include "placed_row.h"
-#include "stored_case.h"
+#include "placed_case.h"
 
 namespace ascend_sample::cpu::testing {
 
@@ -21,12 +19,53 @@ namespace {
 
 constexpr int kMostShrinks = 4000;
 
+constexpr void (*kSimplifications[])(FuzzCase&) = {
+    [](FuzzCase& row) { row.logits_stride = row.q_stride = 1; },
+    [](FuzzCase& row) { row.is_need_logits = row.wants_distribution(); },
+    [](FuzzCase& row) { row.q.reset(); },
+    [](FuzzCase& row) { row.is_need_sample_result = false; },
+    [](FuzzCase& row) { row.min_p.reset(); },
+    [](FuzzCase& row) { row.are_probabilities = false; },
+    [](FuzzCase& row) {
+      row.is_second = row.are_probabilities = row.is_need_sample_result = false;
+      row.most_k = kMaxTopK;
+      row.min_p.reset();
+      row.request.reset();
+    },
+    [](FuzzCase& row) {
+      if (row.wants_distribution()) {
+        row.request->wants_distribution = row.is_need_logits = false;
+      }
+    },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.temperature = 1.0F; }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.p = 1.0F; }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.min_p = 0.0F; }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.near.reset(); }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.addends.reset(); }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.penalties.reset(); }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.mask.reset(); }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.bitmask.reset(); }); },
+    [](FuzzCase& row) { row.eps = 0.0F; },
+    [](FuzzCase& row) {
+      if (row.ranking.has_value()) {
+        row.ranking->count = std::min<int64_t>(row.ranking->count, 1);
+      }
+    },
+};
+
 struct Output {
   int64_t selected = kNotSelected;
   std::vector<float> kept;  // or the distribution
   std::vector<float> dense_weights;
   std::vector<int64_t> dense_ids;
   RowStatus status = RowStatus::kOk;
+
+  uint64_t digest() const {
+    uint64_t hash = hashed(0xCBF29CE484222325, &selected, sizeof(selected));
+    hash = hashed(hash, kept.data(), kept.size() * sizeof(float));
+    hash = hashed(hash, dense_weights.data(), dense_weights.size() * sizeof(float));
+    return hashed(hash, dense_ids.data(), dense_ids.size() * sizeof(int64_t));
+  }
 
   bool operator==(const Output& other) const {
     return selected == other.selected && status == other.status && same_bits(kept, other.kept) &&
@@ -52,7 +91,9 @@ void litter(Scratch& scratch, size_t vocab_size, int path_number) {
 bool leaves_zeros(Scratch& scratch) {
   for (int slot = Scratch::kHistogram; slot < Scratch::kSlots; ++slot) {
     const std::span<const std::byte> held = scratch.held(static_cast<Scratch::Slot>(slot));
-    if (!std::all_of(held.begin(), held.end(), [](std::byte b) { return b == std::byte{0}; })) {
+    // Each byte is as the one before it: by memcmp, as this is most of what a short row takes.
+    if (!held.empty() && (held[0] != std::byte{0} ||
+                          std::memcmp(held.data(), held.data() + 1, held.size() - 1) != 0)) {
       return false;
     }
   }
@@ -163,6 +204,14 @@ Verdict judge(const Row& row, const Oracle& oracle, const Output& output) {
 
 }  // namespace
 
+uint64_t hashed(uint64_t hash, const void* data, size_t bytes) {
+  const auto* each = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < bytes; ++i) {
+    hash = (hash ^ each[i]) * 0x100000001B3;
+  }
+  return hash;
+}
+
 Fuzzer::Fuzzer(unsigned most_seconds) : most_seconds_(most_seconds) {
   for (const Target& target : targets()) {
     if (target.is_available()) {
@@ -181,18 +230,18 @@ std::string Fuzzer::path_names() const {
 
 Outcome Fuzzer::check(const FuzzCase& fuzz_case) {
   alarm(most_seconds_);
-  const StoredCase stored(fuzz_case);
-  return std::visit([&](const auto& call) { return check_call(fuzz_case, call); }, stored.call());
+  const PlacedCase placed(fuzz_case);
+  return std::visit([&](const auto& call) { return check_call(fuzz_case, call); }, placed.call());
 }
 
 template <typename Call>
 Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
   const Row row(call, 0);
   const auto oracle = oracle_of(row, call);
-  Outcome outcome{oracle.scenario(), Kind::kExact, ""};
+  Outcome outcome{oracle.scenario(), Kind::kExact, "", 0};
   std::optional<Output> first;
   for (const auto& path : paths_) {
-    const PlacedRow<Call> placed(call, 0, fuzz_case.placement);
+    const PlacedCase placed(fuzz_case);
     Scratch new_scratch;
     Scratch& scratch = fuzz_case.has_used_scratch ? *path.scratch : new_scratch;
     if (fuzz_case.has_used_scratch) {
@@ -203,7 +252,8 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
     scratch.history.first_try =
         static_cast<History::FirstTry>((fuzz_case.history.first_try + path.number) % 3);
     scratch.history.depth += path.number;
-    const Output output = run(*path.target.kernel, placed.call(), scratch);
+    const Call& own_call = std::get<Call>(placed.call());
+    const Output output = run(*path.target.kernel, own_call, scratch);
     const std::string name(path.target.name);
     if (!leaves_zeros(scratch)) {
       outcome.finding = name + " left numbers where zeros are promised";
@@ -226,7 +276,7 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
                         std::to_string(static_cast<int>(row.status));
       return outcome;
     }
-    if (const std::string reason = judge_told(call, output); !reason.empty()) {
+    if (const std::string reason = judge_told(own_call, output); !reason.empty()) {
       outcome.finding = name + " is wrong: " + reason;
       return outcome;
     }
@@ -238,6 +288,7 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
       return outcome;
     }
     first = output;
+    outcome.digest = output.digest();
   }
   return outcome;
 }
@@ -245,98 +296,32 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
 FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
   int left = kMostShrinks;
   const auto try_case = [&](const FuzzCase& smaller) {
-    if (left <= 0) {
-      return false;
-    }
-    --left;
-    if (fuzzer.check(smaller).finding.empty()) {
-      return false;
-    }
-    smallest = smaller;
-    return true;
+    const bool still_shows = left-- > 0 && !fuzzer.check(smaller).finding.empty();
+    smallest = still_shows ? smaller : smallest;
+    return still_shows;
   };
   for (size_t length = smallest.logits.size() / 2; length > 0; length /= 2) {
     for (size_t start = 0; start + length <= smallest.logits.size();) {
       FuzzCase smaller = smallest;
-      const auto cut = [start, length](auto& values) {
-        const auto begin = values.begin() + static_cast<std::ptrdiff_t>(start);
-        values.erase(begin, begin + static_cast<std::ptrdiff_t>(length));
-      };
-      cut(smaller.logits);
-      if (smaller.q.has_value()) {
-        cut(*smaller.q);
-      }
-      if (smaller.request.has_value()) {
-        smaller.request->edits.cut(smaller.logits.size());
-      }
+      smaller.cut(start, length);
       if (smaller.logits.empty() || !try_case(smaller)) {
         start += length;
       }
     }
   }
-  const auto try_change = [&](auto change) {
+  for (const auto simplify : kSimplifications) {
     FuzzCase smaller = smallest;
-    change(smaller);
+    simplify(smaller);
     try_case(smaller);
-  };
-  try_change([](FuzzCase& smaller) { smaller.logits_stride = smaller.q_stride = 1; });
-  try_change([](FuzzCase& smaller) { smaller.is_need_logits = smaller.wants_distribution(); });
-  try_change([](FuzzCase& smaller) { smaller.q.reset(); });
-  try_change([](FuzzCase& smaller) { smaller.is_need_sample_result = false; });
-  try_change([](FuzzCase& smaller) { smaller.min_p.reset(); });
-  try_change([](FuzzCase& smaller) { smaller.are_probabilities = false; });
-  try_change([](FuzzCase& smaller) {
-    smaller.is_second = smaller.are_probabilities = smaller.is_need_sample_result = false;
-    smaller.most_k = kMaxTopK;
-    smaller.min_p.reset();
-    smaller.request.reset();
-  });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.wants_distribution()) {
-      smaller.request->wants_distribution = smaller.is_need_logits = false;
-    }
-  });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.request.has_value()) {
-      smaller.request->temperature = 1.0F;
-    }
-  });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.request.has_value()) {
-      smaller.request->p = 1.0F;
-    }
-  });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.request.has_value()) {
-      smaller.request->min_p = 0.0F;
-    }
-  });
-  const auto try_edits = [&](auto change) {
-    try_change([change](FuzzCase& smaller) {
-      if (smaller.request.has_value()) {
-        change(smaller.request->edits);
-      }
-    });
-  };
-  try_edits([](FuzzEdits& edits) { edits.addends.reset(); });
-  try_edits([](FuzzEdits& edits) { edits.penalties.reset(); });
-  try_edits([](FuzzEdits& edits) { edits.mask.reset(); });
-  try_edits([](FuzzEdits& edits) { edits.bitmask.reset(); });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.request.has_value()) {
-      smaller.request->near.reset();
-    }
-  });
-  try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
-  try_change([](FuzzCase& smaller) {
-    if (smaller.ranking.has_value()) {
-      smaller.ranking->count = std::min<int64_t>(smaller.ranking->count, 1);
-    }
-  });
+  }
   for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {
-    try_change([lane](FuzzCase& smaller) { smaller.logits[lane] = 0; });
+    FuzzCase smaller = smallest;
+    smaller.logits[lane] = 0;
+    try_case(smaller);
     if (smallest.q.has_value()) {
-      try_change([lane](FuzzCase& smaller) { (*smaller.q)[lane] = 1.0F; });
+      smaller = smallest;
+      (*smaller.q)[lane] = 1.0F;
+      try_case(smaller);
     }
   }
   return smallest;

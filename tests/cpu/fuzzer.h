@@ -1,6 +1,7 @@
 // Runs a fuzzed row on every code path, and judges the results.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +16,11 @@ struct Outcome {
   std::string scenario;
   Kind kind;
   std::string finding;  // empty: none
+  uint64_t digest = 0;  // of the result
 };
+
+/// Goes on with a hash of bytes: FNV-1a.
+uint64_t hashed(uint64_t hash, const void* data, size_t bytes);
 
 class Fuzzer {
  public:

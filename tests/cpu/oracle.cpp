@@ -295,41 +295,4 @@ Oracle::Score Oracle::score(double weight, size_t rank, size_t place) const {
           is_certain ? 0.0 : as_float32(high)};
 }
 
-std::vector<float> Oracle::kept() const {
-  std::vector<float> result(row_.logits.size(), row_.nothing());
-  for (size_t rank = 0; rank < cut_.strict; ++rank) {
-    result[static_cast<size_t>(ids_[rank])] = value(rank);
-  }
-  return result;
-}
-
-std::vector<float> Oracle::distribution() const {
-  if (maximum_ == -kInfinity) {
-    return std::vector<float>(row_.logits.size(), std::numeric_limits<float>::quiet_NaN());
-  }
-  std::vector<float> result;
-  for (const Share& share : shares(cut_.strict)) {
-    result.push_back(static_cast<float>(share.probability));
-  }
-  return result;
-}
-
-std::vector<float> Oracle::dense_weights() const {
-  std::vector<float> result;
-  for (const size_t rank : places(cut_.strict)) {
-    result.push_back(static_cast<float>(probabilities_[rank]));
-  }
-  result.resize(row_.logits.size());
-  return result;
-}
-
-std::vector<int64_t> Oracle::dense_ids() const {
-  std::vector<int64_t> result;
-  for (const size_t rank : places(cut_.strict)) {
-    result.push_back(ids_[rank]);
-  }
-  result.resize(row_.logits.size());
-  return result;
-}
-
 }  // namespace ascend_sample::cpu::testing

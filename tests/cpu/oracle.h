@@ -32,14 +32,6 @@ class Oracle {
   /// with "r:" before it, or "f:" where the distribution is wanted, "g" for greedy rows, "t"
   /// where logits are divided and "/edits".
   const std::string& scenario() const { return scenario_; }
-  int64_t selected() const { return selected_; }
-  /// The probability of each id where the distribution is wanted; all NaN where nothing has weight.
-  std::vector<float> distribution() const;
-  /// The kept logits, elsewhere what has no weight.
-  std::vector<float> kept() const;
-  /// The weights of the kept entries in the order of q, then zeros; their ids, then zeros.
-  std::vector<float> dense_weights() const;
-  std::vector<int64_t> dense_ids() const;
 
   /// Judges a result; null is what was not asked for.
   Verdict judge(int64_t selected, const float* kept, const float* dense_weights,
@@ -100,6 +92,26 @@ class Oracle {
   std::vector<double> probabilities_;  // of the candidates, by the first softmax; all 0: none has
   Cut cut_;
   int64_t selected_;
+};
+
+/// What is reported of a row: first of a token that is given, if one is, then of the best.
+class RankingOracle {
+ public:
+  RankingOracle(const Row& row, const RankingCall& call);
+
+  /// "l:", with "t" where logits are divided, "+" where a token is given, and "raw" for logits.
+  const std::string& scenario() const { return scenario_; }
+
+  /// What is wrong with results; empty: nothing.
+  std::string judge(const std::vector<float>& found_numbers, const std::vector<int64_t>& found_ids,
+                    int64_t rank) const;
+
+ private:
+  std::string scenario_;
+  std::vector<double> numbers_;
+  std::vector<int64_t> ids_;
+  int64_t least_rank_ = 0;  // of the given token, where no number is as near as rounding is
+  int64_t most_rank_ = 0;   // and where all those are equal
 };
 
 }  // namespace ascend_sample::cpu::testing

@@ -1,8 +1,9 @@
-#include "oracle_ranking.h"
-
+// The best tokens of a row, and the rank of one that is given: naively, in double.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+
+#include "oracle.h"
 
 namespace ascend_sample::cpu::testing {
 namespace {

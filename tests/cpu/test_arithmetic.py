@@ -1,4 +1,7 @@
-"""One result whatever arithmetic the calling thread has set: the kernel rounds to nearest, and knows subnormals."""
+"""Every code path through the operators: rows by hand, and one result whatever arithmetic the calling thread has set.
+
+The kernel rounds to nearest, and knows subnormals. `test_fuzz.py` compares the code paths without the operators.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import os
 
 import torch
 
-import ascend_sample
+from tests.cpu.test_rows_by_hand import check_all
+
+check_all()
 
 ROWS, VOCAB_SIZE = 16, 3000
 FE_UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine]
@@ -68,5 +73,5 @@ for kind in ((torch.float32, torch.int32, 22), (torch.float16, torch.int16, 9), 
 """
 
 
-def test_the_arithmetic_of_the_calling_thread_changes_nothing() -> None:
+def test_every_code_path_whatever_the_arithmetic_of_the_calling_thread() -> None:
     assert_same_on_all_code_paths(PROGRAM)

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from ascend_sample.decoding import Decoder, DecoderConfig, EncoderDecoder
 from tests.decoding.paired_models import ragged
 
+VOCAB_SIZE = 17
+
 
 def random_decoder(seed: int = 0, **changes: int | float | bool | str) -> Decoder:
     """A small `Decoder` whose weights, biases and norms included, are far from their initial values."""
-    config = {"vocab_size": 17, "hidden_size": 12, "heads": 3, "layers": 2, "memory_size": 10, "initial_steps": 2}
-    decoder = Decoder(DecoderConfig(**{**config, **changes})).eval()
+    config = {"hidden_size": 12, "heads": 3, "layers": 2, "memory_size": 10, "initial_steps": 2}
+    decoder = Decoder(DecoderConfig(**{"vocab_size": VOCAB_SIZE, **config, **changes})).eval()
     randomise(decoder, seed)
     return decoder
 
@@ -55,4 +57,12 @@ def make_batch(rows: int, longest: int, seed: int) -> tuple[Tensor, Tensor, dict
     memory = torch.randn(rows, 5, 10, generator=generator)
     lengths = torch.randint(1, 6, (rows,), generator=generator)
     memory[torch.arange(5) >= lengths[:, None]] = math.nan
-    return *ragged(rows, longest, 17, seed), {"memory": memory, "memory_lengths": lengths}
+    return *ragged(rows, longest, VOCAB_SIZE, seed), {"memory": memory, "memory_lengths": lengths}
+
+
+def encoder_batch(rows: int, frames: int, longest: int, seed: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The same for a `random_encoder_decoder`: what its encoder takes, of several lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(rows, frames, 6, generator=generator)
+    lengths = torch.randint(1, frames + 1, (rows,), generator=generator)
+    return *ragged(rows, longest, VOCAB_SIZE, seed), {"features": features, "lengths": lengths}

@@ -17,12 +17,12 @@ from transformers import (
 
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from tests.decoding.concurrent_calls import Prompts
 from tests.decoding.tiny_transformers import (
     KINDS,
     PAD,
     START,
     VOCAB_SIZE,
+    Prompts,
     encoder_inputs,
     recomputing_model,
     tiny_transformer,
@@ -50,34 +50,14 @@ def make_prompts(model: str, batch: int, seed: int) -> Prompts:
 
 
 class Found(NamedTuple):
-    """What generate() returns.
-
-    Attributes:
-        sequences: what was generated, row by row, up to the first stop token.
-        output: all of it.
-    """
+    """What generate() returns: what was generated, row by row, up to the first stop token; and all of it."""
 
     sequences: list[list[int]]
     output: Any
 
 
-def generate(model: Any, given: Prompts, eos_token_id: list[int] | None, **options: Any) -> Found:
-    """What a model of transformers finds without drawing."""
-    encoder = {name.removeprefix("encoder_"): value for name, value in given.encoder.items()}
-    output = model.generate(
-        **(encoder or {"input_ids": given.input_ids, "attention_mask": given.attention_mask}),
-        eos_token_id=eos_token_id,
-        pad_token_id=PAD,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_scores=True,
-        **options,
-    )
-    rows = output.sequences[:, given.input_ids.shape[1] :].tolist()
-    return Found([_up_to_stop(row, eos_token_id or []) for row in rows], output)
-
-
-def _up_to_stop(row: list[int], stop_tokens: list[int]) -> list[int]:
+def up_to_stop(row: list[int], stop_tokens: Sequence[int]) -> list[int]:
+    """A text without what follows its first stop token."""
     ends = [place + 1 for place, token in enumerate(row) if token in stop_tokens]
     return row[: ends[0]] if ends else row
 
@@ -95,13 +75,7 @@ def log_probabilities(found: Found) -> Tensor:
 
 
 class Configuration(NamedTuple):
-    """A search, by transformers' names.
-
-    Attributes:
-        model: of MODELS.
-        batch: how many prompts.
-        own: what the strategy takes and others do not.
-    """
+    """A search, by transformers' names; own is what the strategy takes and others do not."""
 
     model: str
     batch: int
@@ -138,27 +112,19 @@ class Comparison(NamedTuple):
     found: DecodeOutput
 
 
-def as_they_are(sequences: list[list[int]], stop_tokens: list[int]) -> list[list[int]]:
-    """The sequences that a strategy returns."""
-    return sequences
-
-
 @dataclass(frozen=True)
 class Parity:
-    """A strategy beside generate().
+    """A strategy beside generate(): what is asked for by a number, and how what both find is compared.
 
     Attributes:
-        search: the strategy.
-        configuration: what is asked for, by a number.
         scores: what the strategy gives as `sequences_scores`, of what generate() found.
         as_generated: the strategy's sequences as generate() writes them, with these stop tokens.
-        step_model: what the strategy searches, of a model's name and its weights; without a cache unless given.
     """
 
     search: Callable[..., DecodeOutput]
     configuration: Callable[[int], Configuration]
     scores: Callable[[Found], Tensor]
-    as_generated: Callable[[list[list[int]], list[int]], list[list[int]]] = as_they_are
+    as_generated: Callable[[list[list[int]], list[int]], list[list[int]]] = lambda sequences, stop_tokens: sequences
     step_model: Callable[..., StepModel] = recomputing_model
 
     def check(self, numbers: Iterable[int]) -> list[Comparison]:
@@ -203,9 +169,20 @@ class Parity:
             found.append(MinNewTokensLengthLogitsProcessor(start, asked.min_new_tokens, asked.eos_token_id))
         return found
 
-    def generate(self, model: Any, given: Prompts, **options: Any) -> Found:
-        """What transformers finds."""
-        return generate(model, given, **options)
+    def generate(self, model: Any, given: Prompts, *, eos_token_id: list[int] | None, **options: Any) -> Found:
+        """What a model of transformers finds without drawing."""
+        encoder = {name.removeprefix("encoder_"): value for name, value in given.encoder.items()}
+        output = model.generate(
+            **(encoder or {"input_ids": given.input_ids, "attention_mask": given.attention_mask}),
+            eos_token_id=eos_token_id,
+            pad_token_id=PAD,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        rows = output.sequences[:, given.input_ids.shape[1] :].tolist()
+        return Found([up_to_stop(row, eos_token_id or []) for row in rows], output)
 
     def repetition_penalty(self, asked: Configuration, given: Prompts) -> RepetitionPenaltyLogitsProcessor:
         """Padding is no repetition."""

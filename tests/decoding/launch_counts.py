@@ -10,22 +10,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ascend_sample import decoding, hostcann
+from ascend_sample import hostcann
 from ascend_sample.decoding import StepOutput
 from ascend_sample.sampling import SamplingParams
+from tests.decoding.every_strategy import GREEDY, STRATEGIES
 from tests.decoding.table_models import WithoutCache
 
 PROMPTS: Final = 8
-BEAMS: Final = 4
 FIRST_PASS, LAST_PASS = 3, 5
 """What is counted lies between the beginnings of these passes of the model: the prompts and the end are not in it."""
 STOP: Final = 1
@@ -66,12 +66,11 @@ class TableModel(WithoutCache):
         vocab_size: how many tokens there are.
         watch: what counts.
         is_watched: whether its passes are the steps.
-        sharpness: the spread of the logits.
     """
 
-    def __init__(self, vocab_size: int, watch: Watch, is_watched: bool = True, sharpness: float = 3.0) -> None:
+    def __init__(self, vocab_size: int, watch: Watch, is_watched: bool = True) -> None:
         generator = torch.Generator().manual_seed(0)
-        logits = torch.randn(16, vocab_size, generator=generator) * sharpness
+        logits = torch.randn(16, vocab_size, generator=generator) * 3.0
         logits[:, STOP] = -1000.0
         self.vocab_size = vocab_size
         self._logits = logits.npu()
@@ -93,9 +92,6 @@ class TableModel(WithoutCache):
         return StepOutput(self._logits[kinds], None, self._states[kinds])
 
 
-Run = Callable[[TableModel, Tensor], Any]
-
-
 class Cost(NamedTuple):
     """What a step asks for beyond its models, on average."""
 
@@ -105,54 +101,58 @@ class Cost(NamedTuple):
     h2d: float
 
 
-def _sampled(**params: Any) -> Run:
-    return lambda model, prompts: decoding.sample(
-        model, prompts, SamplingParams(seed=1, **params), **_common(LAST_PASS + 1)
-    )
+FEW, MORE = 20, 40
 
 
-def _common(steps: int) -> dict[str, Any]:
-    return {"max_new_tokens": steps, "eos_token_id": STOP}
+class Run(NamedTuple):
+    """A strategy whose steps are counted.
+
+    Attributes:
+        strategy: its name in `STRATEGIES`.
+        options: what it is given beside that.
+        launches: what a step is known to ask for.
+        budget: what it may ask for.
+        eos_token_id: what is looked for.
+        drafts_by_model: whether a model drafts.
+    """
+
+    strategy: str
+    options: dict[str, Any]
+    launches: int
+    budget: int = MORE
+    eos_token_id: int | tuple[int, ...] = STOP
+    drafts_by_model: bool = False
 
 
-def speculative(gamma: int, params: SamplingParams, has_model: bool = True) -> Run:
-    def run(model: TableModel, prompts: Tensor) -> Any:
-        drafter = TableModel(model.vocab_size, model._watch, is_watched=False) if has_model else decoding.NGramDrafter()
-        steps = (LAST_PASS + 1) * (gamma + 1)
-        return decoding.speculative_sample(model, prompts, params, drafter=drafter, gamma=gamma, **_common(steps))
-
-    return run
-
-
-def _beams(strategy: Callable[..., Any], **options: Any) -> Run:
-    call = partial(strategy, num_beams=BEAMS, **options)
-    return lambda model, prompts: call(model, prompts, **_common(LAST_PASS + 1))
-
-
-GREEDY: Final = SamplingParams(temperature=0)
 DRAWN: Final = SamplingParams(seed=1)
-RUNS: Final[dict[str, Run]] = {
-    "greedy_search": lambda model, prompts: decoding.greedy_search(model, prompts, **_common(LAST_PASS + 1)),
-    "sample, greedy rows": _sampled(temperature=0.0),
-    "sample, top-k": _sampled(top_k=50),
-    "sample, top-k, top-p, temperature": _sampled(top_k=50, top_p=0.9, temperature=0.7),
-    "sample, no filter": _sampled(),
-    "sample, top-p": _sampled(top_p=0.9),
-    "contrastive_search": lambda model, prompts: decoding.contrastive_search(model, prompts, **_common(LAST_PASS + 1)),
-    "beam_search, pool": _beams(decoding.beam_search),
-    "beam_search, in_beam": _beams(decoding.beam_search, finished="in_beam"),
-    "beam_sample": _beams(partial(decoding.beam_sample, params=DRAWN)),
-    "beam_sample, top-k, temperature": _beams(
-        partial(decoding.beam_sample, params=SamplingParams(seed=1, top_k=50, temperature=0.7))
-    ),
-    "group_beam_search, 2 groups": _beams(decoding.group_beam_search, num_beam_groups=2, diversity_penalty=0.5),
-    "group_beam_search, 4 groups": _beams(decoding.group_beam_search, num_beam_groups=4, diversity_penalty=0.5),
-    "speculative_sample, greedy, gamma 1": speculative(1, GREEDY),
-    "speculative_sample, greedy, gamma 4": speculative(4, GREEDY),
-    "speculative_sample, greedy, n-grams": speculative(4, GREEDY, has_model=False),
-    "speculative_sample, drawn, gamma 1": speculative(1, DRAWN),
-    "speculative_sample, drawn, gamma 4": speculative(4, DRAWN),
-    "speculative_sample, drawn, n-grams": speculative(4, DRAWN, has_model=False),
+TOP_K: Final = SamplingParams(seed=1, top_k=50, temperature=0.7)
+RUNS: Final = {
+    "greedy_search": Run("greedy_search", {}, 5, FEW),
+    "sample, greedy rows": Run("sample", {"params": GREEDY}, 9, FEW),
+    "sample, top-k": Run("sample", {"params": SamplingParams(seed=1, top_k=50)}, 10, FEW),
+    "sample, top-k, top-p, temperature": Run("sample", {"params": replace(TOP_K, top_p=0.9)}, 14, FEW),
+    "sample, no filter": Run("sample", {"params": DRAWN}, 19, FEW),
+    "sample, top-p": Run("sample", {"params": SamplingParams(seed=1, top_p=0.9)}, 20, FEW),
+    "contrastive_search": Run("contrastive_search", {}, 36),
+    "beam_search, pool": Run("beam_search", {}, 33),
+    "beam_search, in_beam": Run("beam_search in the beam", {}, 37),
+    "beam_sample": Run("beam_sample", {"params": DRAWN}, 38),
+    "beam_sample, top-k, temperature": Run("beam_sample", {"params": TOP_K}, 40),
+    "group_beam_search, 2 groups": Run("group_beam_search", {}, 69),
+    "group_beam_search, 4 groups": Run("group_beam_search", {"num_beam_groups": 4}, 130),
+    **{
+        f"speculative_sample, {name}, {drafts}": Run(
+            "speculative_sample", {"params": params, "gamma": gamma}, launches, drafts_by_model=drafts != "n-grams"
+        )
+        for name, params, drafts, gamma, launches in (
+            ("greedy", GREEDY, "gamma 1", 1, 30),
+            ("greedy", GREEDY, "gamma 4", 4, 36),
+            ("greedy", GREEDY, "n-grams", 4, 40),
+            ("drawn", DRAWN, "gamma 1", 1, 67),
+            ("drawn", DRAWN, "gamma 4", 4, 79),
+            ("drawn", DRAWN, "n-grams", 4, 73),
+        )
+    },
 }
 
 
@@ -160,18 +160,17 @@ def counted(run: Run, vocab_size: int) -> tuple[hostcann.Profile, Cost]:
     """Runs a strategy on the device; returns what was asked for in some steps, and the costs of one."""
     watch = Watch()
     model = TableModel(vocab_size, watch)
-    run(model, torch.arange(2, 2 + 3 * PROMPTS).view(PROMPTS, 3).npu())
+    options = {"eos_token_id": run.eos_token_id, "max_new_tokens": LAST_PASS + 1, **run.options}
+    options["max_new_tokens"] *= 1 + options.get("gamma", 0)
+    if run.drafts_by_model:
+        options["drafter"] = TableModel(vocab_size, watch, is_watched=False)
+    STRATEGIES[run.strategy].search(model, torch.arange(2, 2 + 3 * PROMPTS).view(PROMPTS, 3).npu(), **options)
     assert watch.found is not None
     assert watch.passes >= LAST_PASS, "the run was too short"
     beyond = _counts(watch.found)
     beyond.subtract(watch.own)
     steps = LAST_PASS - FIRST_PASS
     return watch.found, Cost(*(beyond[name] / steps for name in Cost._fields))
-
-
-def cost_of(name: str, vocab_size: int) -> Cost:
-    """Returns what a step of a strategy costs, by its name in `RUNS`."""
-    return counted(RUNS[name], vocab_size)[1]
 
 
 def waits_of_one_read() -> int:
@@ -206,7 +205,7 @@ def main() -> None:
         return
     print(f"{'a step':<40}{'launches':>9}{'waits':>7}{'d2h':>7}{'h2d':>7}")
     for name in RUNS:
-        cost = cost_of(name, options.vocab_size)
+        cost = counted(RUNS[name], options.vocab_size)[1]
         print(f"{name:<40}" + f"{cost.launches:9.4g}" + "".join(f"{number:7.4g}" for number in cost[1:]))
         sys.stdout.flush()
 

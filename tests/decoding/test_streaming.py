@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import TextIteratorStreamer, TextStreamer
+from transformers import TextStreamer
 
-from ascend_sample.decoding import greedy_search, sample, speculative_sample
+from ascend_sample.decoding import greedy_search, speculative_sample
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams
 from tests.decoding import launch_counts
-from tests.decoding.every_strategy import GREEDY, STEP_BY_STEP, STRATEGIES, drafted_by, model_of
-from tests.decoding.launch_counts import LAST_PASS, waits_of_one_read
-from tests.decoding.table_models import UNCALLED, table_model
-from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
+from tests.decoding.every_strategy import GREEDY, STRATEGIES, names
+from tests.decoding.table_models import SUCCESSOR, UNCALLED, table_model
+from tests.decoding.tiny_transformers import START, encoder_inputs, step_model, tiny_transformer
 
-STREAMED = (*STEP_BY_STEP, "speculative_sample")
-OWN: dict[str, dict[str, Any]] = {
-    "sample": {"params": GREEDY},
-    "contrastive_search": {"penalty_alpha": 0.0},
-    "speculative_sample": {"params": GREEDY, "gamma": 3},
-}
-"""What makes a strategy greedy."""
+STREAMED = names(is_streamed=True)
 WORDS = ["nought ", "one ", "two ", "three", "-teen ", "line\n", "six ", "seven", "ty ", "nine ", "ten ", "la", " di "]
-TO_THE_NEXT = torch.eye(10).roll(1, dims=1) * 90.0  # after t comes t + 1, after 9 comes 0
-SUCCESSOR = table_model(TO_THE_NEXT)
 
 
 def greedily(name: str, model: Any, *given: Any, **options: Any) -> DecodeOutput:
-    return STRATEGIES[name](model, *given, **{**OWN.get(name, {}), **drafted_by(name, model), **options})
+    strategy = STRATEGIES[name]
+    return strategy.search(model, *given, **{**(strategy.greedy or {}), **strategy.drafted_by(model), **options})
 
 
 class Words:
@@ -45,20 +35,25 @@ class Words:
 
 
 class Recorder:
-    """A streamer that keeps what it is told."""
+    """A streamer that keeps what it is told, and after which of the others."""
 
-    def __init__(self) -> None:
-        self.told: list[list[int] | list[list[int]] | str] = []
+    def __init__(self, order: list[tuple[Any, Any]] | None = None) -> None:
+        self.told: list[Any] = []
+        self.order = [] if order is None else order
 
     def put(self, value: Tensor) -> None:
         assert (value.device.type, value.dtype) == ("cpu", torch.int64)
-        self.told.append(value.tolist())
+        self._note(value.tolist())
 
     def end(self) -> None:
-        self.told.append("end")
+        self._note("end")
+
+    def _note(self, what: Any) -> None:
+        self.told.append(what)
+        self.order.append((self, what))
 
     def tokens(self) -> list[int]:
-        return [token for part in self.told[1:-1] for token in part]  # type: ignore[misc]
+        return [token for part in self.told[1:-1] for token in part]
 
 
 class Texts(TextStreamer):  # type: ignore[misc]
@@ -78,7 +73,8 @@ def test_each_row_gets_its_prompt_its_tokens_and_one_end(name: str, device: str)
     mask = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 1, 0]], device=device)
     rows = [Recorder(), Recorder(), Recorder()]
     options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [9, 1, 4], "eos_token_id": [2, 99]}
-    output = greedily(name, model_of(TO_THE_NEXT, device), prompts, on_tokens=rows, **options)
+    model = table_model(torch.eye(10).roll(1, dims=1) * 90.0, device)
+    output = greedily(name, model, prompts, on_tokens=rows, **options)
     assert output.to_lists() == [[9, 0, 1, 2], [2], [3, 4, 5, 6]]
     assert [row.told[0] for row in rows] == [[[7, 8]], [[0, 1]], [[2]]]
     assert [row.tokens() for row in rows] == output.to_lists()
@@ -87,43 +83,20 @@ def test_each_row_gets_its_prompt_its_tokens_and_one_end(name: str, device: str)
 
 
 def test_a_row_is_told_as_soon_as_it_is_known() -> None:
-    """Step by step, row by row; a row that is done hears nothing more."""
-    order: list[tuple[int, Any]] = []
-
-    class Ordered(Recorder):
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
-        def put(self, value: Tensor) -> None:
-            order.append((self.row, value.tolist()))
-
-        def end(self) -> None:
-            order.append((self.row, "end"))
-
-    greedy_search(
-        SUCCESSOR, torch.tensor([[5], [1]]), max_new_tokens=3, eos_token_id=2, on_tokens=[Ordered(0), Ordered(1)]
-    )
-    assert order == [(0, [[5]]), (1, [[1]]), (0, [6]), (1, [2]), (1, "end"), (0, [7]), (0, [8]), (0, "end")]
-
-
-def test_several_tokens_of_a_round_come_together() -> None:
+    """Step by step, row by row; a row that is done hears nothing more; of a round several tokens come together."""
+    order: list[tuple[Any, Any]] = []
+    first, second = rows = [Recorder(order), Recorder(order)]
+    greedy_search(SUCCESSOR, torch.tensor([[5], [1]]), max_new_tokens=3, eos_token_id=2, on_tokens=rows)
+    expected = [(first, [[5]]), (second, [[1]]), (first, [6]), (second, [2]), (second, "end"), (first, [7])]
+    assert order == [*expected, (first, [8]), (first, "end")]
     row = Recorder()
     options: dict[str, Any] = {"drafter": SUCCESSOR, "gamma": 3, "max_new_tokens": 9, "eos_token_id": 7}
     speculative_sample(SUCCESSOR, torch.tensor([[0]]), GREEDY, on_tokens=row, **options)
     assert row.told == [[[0]], [1], [2, 3, 4, 5], [6, 7], "end"]
 
 
-def test_copies_of_a_prompt_have_streamers_of_their_own() -> None:
-    rows, model = tuple(Recorder() for _ in range(4)), table_model(torch.zeros(10, 10))
-    options: dict[str, Any] = {"num_return_sequences": 2, "max_new_tokens": 5}
-    output = sample(model, torch.tensor([[3], [4]]), SamplingParams(seed=1), on_tokens=rows, **options)
-    assert [row.told[0] for row in rows] == [[[3]], [[3]], [[4]], [[4]]]
-    assert [row.tokens() for row in rows] == output.to_lists()
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
-@pytest.mark.parametrize("options", [{}, {"skip_prompt": True}, {"skip_special_tokens": True}])
+@pytest.mark.parametrize("options", [{"skip_prompt": True}, {"skip_special_tokens": True}])
 def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[str, Any]) -> None:
     """The same parts in the same order, stop token and end included; unstopped, stopped at once, and in between."""
     encoder = encoder_inputs(kind, 1)
@@ -146,19 +119,6 @@ def test_a_text_streamer_prints_what_generate_prints(kind: str, options: dict[st
                 assert found.parts == expected.parts
 
 
-def test_iterators_of_several_rows_while_another_thread_generates() -> None:
-    prompts = torch.tensor([[9, 3, 1], [4, 4, 2]])
-    rows = [TextIteratorStreamer(Words(), skip_prompt=True, timeout=60) for _ in prompts]
-    options: dict[str, Any] = {"max_new_tokens": 8, "on_tokens": rows}
-    thread = Thread(target=greedy_search, args=(step_model("gpt2"), prompts), kwargs=options)
-    thread.start()
-    texts = ["".join(row) for row in rows]
-    thread.join()
-    expected = greedy_search(step_model("gpt2"), prompts, max_new_tokens=8)
-    assert texts == [Words().decode(text) for text in expected.to_lists()]
-    assert len(WORDS) == VOCAB_SIZE
-
-
 def test_an_error_is_no_end() -> None:
     """As in transformers: whoever waits is given a timeout."""
     row = Recorder()
@@ -173,30 +133,24 @@ def test_an_error_is_no_end() -> None:
     assert row.told == [[[5]], [6], [7]]
 
 
-@pytest.mark.parametrize("name", STREAMED)
-def test_there_is_one_streamer_for_each_row(name: str) -> None:
-    for given, count in ((Recorder(), 1), ([Recorder() for _ in range(3)], 3)):
-        message = rf"^{name}: on_tokens must be one streamer for each of 2 rows, got {count}\. G"
-        with pytest.raises(ValueError, match=message):
-            STRATEGIES[name](UNCALLED, torch.tensor([[1], [2]]), max_new_tokens=2, on_tokens=given)
-
-
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name not in STREAMED])
-def test_what_is_known_at_the_end_alone_is_not_streamed(name: str) -> None:
-    told = rf"^{name.split()[0]}: on_tokens must be None, got .*\. No token is sure to be returned .* greedy_search"
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_who_may_listen(name: str) -> None:
+    """One streamer for each row; nobody where no token is sure before the end."""
+    if name in STREAMED:
+        for given, count in ((Recorder(), 1), ([Recorder() for _ in range(3)], 3)):
+            message = rf"^{name}: on_tokens must be one streamer for each of 2 rows, got {count}\. G"
+            with pytest.raises(ValueError, match=message):
+                STRATEGIES[name].search(UNCALLED, torch.tensor([[1], [2]]), max_new_tokens=2, on_tokens=given)
+        return
+    message = rf"^{name.split()[0]}: on_tokens must be None, got .*\. No token is sure to be returned .* greedy_search"
     for listener in (print, Recorder(), [Recorder()]):
-        with pytest.raises(ValueError, match=told):
-            STRATEGIES[name](UNCALLED, torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
+        with pytest.raises(ValueError, match=message):
+            STRATEGIES[name].search(UNCALLED, torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
 
 
 @pytest.mark.parametrize("name", ["greedy_search", "contrastive_search"])
 def test_a_step_is_read_once_for_all_streamers_and_not_for_a_function(counting: None, npu: str, name: str) -> None:
-    listeners: tuple[tuple[Any, int], ...] = (
-        (None, 0),
-        (lambda tokens, counts: None, 0),
-        ([Recorder() for _ in range(launch_counts.PROMPTS)], 1),
-    )
-    for listener, reads in listeners:
-        options: dict[str, Any] = {"max_new_tokens": LAST_PASS + 1, "on_tokens": listener}
-        _, cost = launch_counts.counted(lambda *given, it=options: STRATEGIES[name](*given, **it), 100)
-        assert (cost.d2h, cost.waits) == (reads, reads * waits_of_one_read())
+    for listener, reads in ((lambda tokens, counts: None, 0), ([Recorder() for _ in range(launch_counts.PROMPTS)], 1)):
+        run = launch_counts.Run(name, {"on_tokens": listener}, 0, eos_token_id=())
+        cost = launch_counts.counted(run, 100)[1]
+        assert (cost.d2h, cost.waits) == (reads, reads * launch_counts.waits_of_one_read())

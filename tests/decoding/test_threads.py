@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,41 +15,57 @@ from torch import Tensor
 
 from ascend_sample.decoding import CausalModel, EncoderDecoderModel
 from ascend_sample.decoding.model import StepModel, StepOutput
-from tests.decoding.concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls, ragged_prompts
-from tests.decoding.decoder_models import random_decoder, random_encoder_decoder
-from tests.decoding.tiny_models import tiny_model
-from tests.decoding.tiny_transformers import KINDS, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
+from ascend_sample.decoding.output import DecodeOutput
+from tests.decoding.decoder_models import encoder_batch, make_batch, random_decoder, random_encoder_decoder
+from tests.decoding.every_strategy import STRATEGIES
+from tests.decoding.paired_models import ragged
+from tests.decoding.table_models import tiny_model
+from tests.decoding.tiny_transformers import VOCAB_SIZE, Prompts, encoder_inputs, step_model, tiny_transformer
 
-ROWS = len(MAX_NEW_TOKENS)
-FUSED_VOCAB_SIZE = 17
+THREADS = 8
+MAX_NEW_TOKENS = [3, 2, 4]
+ROWS, WIDTH = len(MAX_NEW_TOKENS), 5
 
 
-def fused_prompts(seed: int, has_encoder: bool) -> Prompts:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 5, (ROWS,), generator=generator)
-    size, features, count = (6, "features", "lengths") if has_encoder else (10, "memory", "memory_lengths")
-    memory = torch.randn(ROWS, 4, size, generator=generator)
-    return Prompts(*ragged_prompts(seed, FUSED_VOCAB_SIZE), {features: memory, count: lengths})
+def check_concurrent_calls(model: StepModel, prompts: Callable[[int], Any], without: tuple[str, ...] = ()) -> None:
+    """Call every strategy with prompts of its own, one after the other and in threads, by turns; compare."""
+
+    def call(job: tuple[str, int]) -> DecodeOutput:
+        name, seed = job
+        input_ids, mask, encoder = prompts(seed)
+        options = {"attention_mask": mask, "encoder": encoder, **STRATEGIES[name].drafted_by(model)}
+        return STRATEGIES[name].search(model, input_ids, max_new_tokens=MAX_NEW_TOKENS, eos_token_id=[3], **options)
+
+    jobs = [(name, seed) for seed, name in enumerate(STRATEGIES) if name not in without]
+    alone = [call(job) for job in jobs]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        with ThreadPoolExecutor(THREADS) as threads:
+            together = list(threads.map(call, jobs))
+    finally:
+        sys.setswitchinterval(interval)
+    for job, expected, found in zip(jobs, alone, together, strict=True):
+        assert found.to_lists() == expected.to_lists(), job
+        assert found.sequences_scores.equal(expected.sequences_scores), job
 
 
 def transformer_prompts(kind: str, seed: int) -> Prompts:
-    return Prompts(*ragged_prompts(seed, VOCAB_SIZE), encoder_inputs(kind, ROWS, seed))
+    return Prompts(*ragged(ROWS, WIDTH, VOCAB_SIZE, seed), encoder_inputs(kind, ROWS, seed))
 
 
-MODELS: dict[str, tuple[Callable[[], StepModel], Callable[[int], Prompts]]] = {
+MODELS: dict[str, tuple[Callable[[], StepModel], Callable[[int], Any]]] = {
     **{
         kind: (functools.partial(step_model, kind), functools.partial(transformer_prompts, kind))
         for kind in ("gpt2", "llama", "t5", "bart", "marian", "pegasus")
     },
-    "Decoder": (lambda: random_decoder(hidden_states=True), functools.partial(fused_prompts, has_encoder=False)),
+    "Decoder": (lambda: random_decoder(hidden_states=True), functools.partial(make_batch, ROWS, WIDTH)),
     "EncoderDecoder": (
         lambda: random_encoder_decoder(hidden_states=True),
-        functools.partial(fused_prompts, has_encoder=True),
+        functools.partial(encoder_batch, ROWS, 4, WIDTH),
     ),
-    "ModuleModel": (lambda: tiny_model(VOCAB_SIZE), lambda seed: Prompts(*ragged_prompts(seed, VOCAB_SIZE), {})),
+    "ModuleModel": (lambda: tiny_model(VOCAB_SIZE), lambda seed: Prompts(*ragged(ROWS, WIDTH, VOCAB_SIZE, seed), {})),
 }
-
-
 IN_THE_LONG_TIER = ("llama", "t5", "marian", "pegasus", "EncoderDecoder")
 
 
@@ -60,66 +77,54 @@ def test_a_call_finds_in_threads_what_it_finds_alone(name: str) -> None:
     check_concurrent_calls(make(), prompts)
 
 
-class Meeting:
-    """Two passes of one module, in threads, which wait for one another in the middle of the pass."""
-
-    def __init__(self, module: Any) -> None:
-        barrier = threading.Barrier(2, timeout=20)
-        # The tokens' embedding comes before that of the positions.
-        embedding = module.get_decoder().get_input_embeddings()
-        self._hook = embedding.register_forward_hook(lambda *_: (barrier.wait(), None)[1])
-
-    def of(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
-        try:
-            with ThreadPoolExecutor(2) as threads:
-                results = [threads.submit(call) for call in (first, second)]
-                return results[0].result(), results[1].result()
-        finally:
-            self._hook.remove()
-
-
-def ragged_prefill(model: StepModel, kind: str, seed: int) -> Callable[[], StepOutput]:
-    given = transformer_prompts(kind, seed)
-    return lambda: model.prefill(given.input_ids, given.attention_mask, **given.encoder)
-
-
 @pytest.mark.parametrize("kind", ["bart", "marian", "pegasus"])
 def test_passes_that_meet_in_the_middle_have_their_own_positions(kind: str) -> None:
     """Of two adapters, and of one beside somebody who calls the module itself."""
     module = tiny_transformer(kind)
     source = {name.removeprefix("encoder_"): value for name, value in encoder_inputs(kind, ROWS, 1).items()}
-    tokens = ragged_prompts(1, VOCAB_SIZE)[0]
+    tokens = ragged(ROWS, WIDTH, VOCAB_SIZE, 1)[0]
 
     @torch.no_grad()
     def direct() -> Tensor:
         return module(decoder_input_ids=tokens, **source).logits
 
-    first, second = (ragged_prefill(EncoderDecoderModel(module), kind, seed) for seed in range(2))
-    for other in (lambda: second().logits, direct):
-        expected = first().logits, other()
-        found = Meeting(module).of(lambda: first().logits, other)
-        assert found[0].equal(expected[0])
-        assert found[1].equal(expected[1])
+    def prefill(seed: int) -> Callable[[], Tensor]:
+        model, given = EncoderDecoderModel(module), transformer_prompts(kind, seed)
+        return lambda: model.prefill(given.input_ids, given.attention_mask, **given.encoder).logits
 
+    def meeting(*calls: Callable[[], Tensor]) -> list[Tensor]:
+        """Both wait in the middle of the pass: the tokens' embedding comes before that of the positions."""
+        barrier = threading.Barrier(2, timeout=20)
+        embedding = module.get_decoder().get_input_embeddings()
+        hook = embedding.register_forward_hook(lambda *_: (barrier.wait(), None)[1])
+        try:
+            with ThreadPoolExecutor(2) as threads:
+                return list(threads.map(lambda call: call(), calls))
+        finally:
+            hook.remove()
 
-def test_adapters_leave_no_more_behind_than_one() -> None:
-    module = tiny_transformer("bart")
+    first, second = prefill(0), prefill(1)
+    for other in (second, direct):
+        expected = first(), other()
+        assert all(found.equal(alone) for found, alone in zip(meeting(first, other), expected, strict=True))
+    # All adapters of a module share what they have hooked into it.
     embedding = module.get_decoder().embed_positions
-    EncoderDecoderModel(module)
     before = len(embedding._forward_hooks), len(embedding._forward_pre_hooks)
-    for _ in range(3):
-        EncoderDecoderModel(module)
+    EncoderDecoderModel(module)
     assert (len(embedding._forward_hooks), len(embedding._forward_pre_hooks)) == before
 
 
 def test_hidden_states_that_were_never_asked_for_before() -> None:
     """transformers prepares a module when hidden states are asked for the first time: here by all threads at once."""
-    assert not KINDS["llama"].has_encoder
     model = CausalModel(tiny_transformer("llama", seed=77), hidden_states=True)
     given = transformer_prompts("llama", 0)
+
+    def prefill(_: int) -> StepOutput:
+        return model.prefill(given.input_ids, given.attention_mask)
+
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: model.prefill(given.input_ids, given.attention_mask), range(8)))
-    expected = model.prefill(given.input_ids, given.attention_mask)
+        found = list(threads.map(prefill, range(8)))
+    expected = prefill(0)
     for output in found:
         assert output.hidden_states is not None
         assert output.hidden_states.equal(expected.hidden_states)

@@ -15,11 +15,8 @@ from ascend_sample.decoding import (
     ModelDrafter,
     ModuleModel,
     NGramDrafter,
-    beam_sample,
     beam_search,
     gather_tree,
-    sample,
-    sample_and_rank,
     speculative_sample,
 )
 from ascend_sample.sampling import SamplingParams
@@ -27,46 +24,32 @@ from tests.decoding.beams.test_gather_tree import TREE
 from tests.decoding.decoder_models import random_decoder
 from tests.decoding.every_strategy import GREEDY, STRATEGIES
 from tests.decoding.speculation.test_speculative import PROMPTS, Wrong
-from tests.decoding.table_models import UNCALLED
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import UNCALLED, tiny_model
 
 ASKED: dict[str, Any] = {"model": UNCALLED, "input_ids": torch.tensor([[0]]), "max_new_tokens": 3}
 Rows = list[tuple[dict[str, Any], type[Exception], str]]
 MEMORY = torch.zeros(2, 3, 10)
 EVEN = "hidden_size must be even and a multiple of heads = 3, got"
 NO_LOGPROBS = [GREEDY] * 3 + [SamplingParams(logprobs=1)]
-NINE_TOKENS, NINE_IDS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9)), ModuleModel(lambda ids: torch.eye(9)[ids])
+NINE_TOKENS = ModuleModel(lambda ids: torch.zeros(*ids.shape, 9))
 BEAM_SEARCH: Rows = [
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
-    ({"num_beams": 2.0}, TypeError, "num_beams must be an int, got float 2.0"),
-    ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be at least 1, got 0"),
     ({"num_return_sequences": 3}, ValueError, "num_return_sequences must be at most num_beams, 2, got 3"),
     ({"finished": "beam"}, ValueError, 'finished must be "pool" or "in_beam", got \'beam\''),
     ({"early_stopping": "always"}, ValueError, "early_stopping must be True, False or \"never\", got 'always'"),
-    ({"early_stopping": 1}, ValueError, 'early_stopping must be True, False or "never", got 1'),
     ({"early_stopping": True, "finished": "in_beam"}, ValueError, "early_stopping must be False .*, got True"),
     ({"length_penalty": float("nan")}, ValueError, "length_penalty must be a finite number"),
-    ({"length_penalty": "1"}, TypeError, "length_penalty must be a float"),
     ({"softmax_smoothing": 0.0}, ValueError, "softmax_smoothing must be a finite number above 0, got 0.0"),
-    ({"softmax_smoothing": 1e-60}, ValueError, "softmax_smoothing must be a finite float32 above 0, got 1e-60"),
     ({"softmax_smoothing": 1e39, "return_scores": True}, ValueError, "softmax_smoothing must be a finite float32"),
     ({"length_penalty": 23.7, "max_new_tokens": 7}, ValueError, r"length_penalty must be in \[-23.6, 23.6\] with"),
     ({"length_penalty": -45.0, "max_new_tokens": 12, "finished": "in_beam"}, ValueError,
      r"length_penalty must be in \[-44.2, 44.2\] with that many new tokens, got -45.0"),
     ({"eos_penalty": 0.0}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 0.0"),
-    ({"eos_penalty": 1.5}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 1.5"),
     ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1 where no encoder's input has a length"),
-    ({"max_new_tokens": [0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
-    ({"max_new_tokens": False}, TypeError, "max_new_tokens must be an int"),
 ]  # fmt: skip
 BEAM_SAMPLE: Rows = [
-    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
-    ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
     ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids at .*, got bad_ids=\(3,\)"),
-    ({"params": SamplingParams(adaptive_target=0.5)}, ValueError, "params must leave adaptive_target at its default"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
-    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
 ]  # fmt: skip
 GROUPS: Rows = [
     ({"num_beam_groups": 0}, ValueError, "num_beam_groups must be at least 1, got 0"),
@@ -74,74 +57,46 @@ GROUPS: Rows = [
     ({"diversity_penalty": -1.0}, ValueError, "diversity_penalty must be a finite number of at least 0, got -1.0"),
 ]  # fmt: skip
 RANKING: Rows = [
-    ({"num_samples": 0}, ValueError, "num_samples must be at least 1, got 0"),
     ({"num_samples": 2, "num_return_sequences": 3}, ValueError, r"num_return_sequences must be in \[1, 2\], got 3"),
     ({"length_penalty": -1.0}, ValueError, "length_penalty must be a finite number of at least 0"),
-    ({"length_penalty": "long"}, TypeError, "length_penalty must be a float, got str"),
     ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
 ]  # fmt: skip
 SAMPLE: Rows = [
     ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
-    ({"params": [SamplingParams(), 3]}, TypeError, "params must be SamplingParams, or a list of them, got list"),
     ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
     ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
     ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
-    ({"num_return_sequences": 2.0}, TypeError, "num_return_sequences must be an int"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
 ]  # fmt: skip
 CONTRASTIVE: Rows = [
     ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
-    ({"top_k": 2.5}, TypeError, "top_k must be an int, got float 2.5"),
     ({"penalty_alpha": 1.5}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1, got 1.5"),
-    ({"penalty_alpha": -0.1}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1"),
-    ({"penalty_alpha": None}, TypeError, "penalty_alpha must be a float, got NoneType"),
 ]  # fmt: skip
 TREES: Rows = [
-    ({"step_ids": [[1]]}, TypeError, "step_ids must be an int64 tensor, got list"),
-    ({"lengths": torch.tensor([4.0])}, TypeError, "lengths must be an int64 tensor, got a tensor of torch.float32"),
     ({"step_ids": TREE[0][0]}, ValueError, r"step_ids must be \[steps, batch, beams\] and not empty, got \[1, 3\]"),
     ({"parent_ids": TREE[1][:3]}, ValueError, r"parent_ids must have the shape of step_ids, \[4, 1, 3\]"),
     ({"lengths": torch.tensor([4, 4])}, ValueError, r"lengths must be \[1\] or \[1, 3\], got \[2\]"),
     ({"end_token": -1}, ValueError, "end_token must be at least 0, got -1"),
     ({"parent_ids": TREE[1] + 1}, ValueError, r"parent_ids must be in \[0, 3\), got 3"),
-    ({"parent_ids": TREE[1] - 1}, ValueError, r"parent_ids must be in \[0, 3\), got -1"),
 ]  # fmt: skip
 CONFIGS: Rows = [
-    ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
-    ({"layers": 1.5}, TypeError, "layers must be an int, got float"),
     ({"hidden_size": 9, "heads": 3}, ValueError, f"{EVEN} 9"),
-    ({"hidden_size": 10, "heads": 3}, ValueError, f"{EVEN} 10"),
     ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
-    ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
-    ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
-    ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
-    ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
     ({"activation": "swish"}, ValueError, "activation must be one of relu, gelu, got swish"),
     ({"positions": "no"}, ValueError, "positions must be one of halves, interleaved, got no"),
 ]  # fmt: skip
 SPECULATION: Rows = [
     ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
     ({"drafter": NINE_TOKENS}, ValueError, "drafter must have the model's vocab"),
-    ({"drafter": NINE_IDS}, ValueError,
-     "drafter must be able to read the prompts, got IndexError: index 9 is out of b"),
     ({"drafter": Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
-    ({"drafter": Wrong(-1)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got -1"),
     ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
-    ({"gamma": 1.5}, TypeError, "gamma must be an int, got float 1.5"),
-    ({"gamma": True}, TypeError, "gamma must be an int, got bool True"),
     ({"gamma": "auto"}, ValueError, "gamma must be an int, 'adaptive' or an AdaptiveGamma, got 'auto'"),
     ({"rule": "any"}, ValueError, r"rule must be one of match, standard, block, got 'any'"),
-    ({"params": 0.7}, TypeError, "params must be SamplingParams, or a list of them, got float 0.7"),
     ({"params": [GREEDY]}, ValueError, "params must be one, or one for each of 4 prompts, got 1"),
     ({"params": NO_LOGPROBS}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
-    ({"params": SamplingParams(logprobs=1), "rule": "match"}, ValueError, "params must leave logprobs at its default"),
     ({"params": SamplingParams(mirostat_tau=1.0)}, ValueError,
      "params must leave mirostat_tau .*, got mirostat_tau=1.0"),
-    ({"params": SamplingParams(stop_sequences=[[1, 2]])}, ValueError,
-     "params must leave stop_sequences at its default"),
-    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
-    ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
     ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
 ]  # fmt: skip
 NGRAMS: Rows = [
@@ -151,32 +106,20 @@ NGRAMS: Rows = [
 ADAPTIVE: Rows = [
     ({"largest": 0}, ValueError, "largest must be at least 1, got 0"),
     ({"cost": -0.1}, ValueError, "cost must be a finite number of at least 0"),
-    ({"cost": "c"}, TypeError, "cost must be a float, got str 'c'"),
 ]
 MEMORIES: Rows = [
-    ({"memory": [1.0]}, TypeError, "memory must be a tensor of floats, got list"),
     ({"memory": MEMORY.long()}, TypeError, "memory must be a tensor of floats, got a tensor of torch.int64"),
     ({"memory": MEMORY[:1]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
-    ({"memory": MEMORY[:, :0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
-    ({"memory": MEMORY[..., :9]}, ValueError, r"memory must be \[2, at least 1, 10\]"),
-    ({"memory": MEMORY[0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
-    ({"memory_lengths": [3, 3]}, TypeError, "memory_lengths must be an int64 tensor, got list"),
-    (
-        {"memory_lengths": torch.tensor([3, 3]).int()},
-        TypeError,
-        "memory_lengths must be .*, got a tensor of torch.int32",
-    ),
-    ({"memory_lengths": torch.tensor([3, 3, 3])}, ValueError, r"memory_lengths must be \[2\], got \[3\]"),
+    ({"memory_lengths": torch.tensor([3, 3]).int()}, TypeError, "memory_lengths must be .*, got a .* torch.int32"),
     ({"memory_lengths": torch.tensor([0, 3])}, ValueError, r"memory_lengths must be from 1 to 3, .*, got \[0, 3\]"),
-    ({"memory_lengths": torch.tensor([4, 3])}, ValueError, r"memory_lengths must be from 1 to 3, .*, got \[4, 3\]"),
 ]
 CASES: dict[str, tuple[Callable[..., Any], Rows]] = {
     "beam_search": (partial(beam_search, **ASKED, num_beams=2), BEAM_SEARCH),
-    "beam_sample": (partial(beam_sample, **ASKED, num_beams=2), BEAM_SAMPLE),
-    "group_beam_search": (partial(STRATEGIES["group_beam_search"], **ASKED), GROUPS),
-    "contrastive_search": (partial(STRATEGIES["contrastive_search"], **ASKED), CONTRASTIVE),
-    "sample": (partial(sample, **ASKED), SAMPLE),
-    "sample_and_rank": (partial(sample_and_rank, **ASKED), [*SAMPLE, *RANKING]),
+    "beam_sample": (partial(STRATEGIES["beam_sample"].search, **ASKED), BEAM_SAMPLE),
+    "group_beam_search": (partial(STRATEGIES["group_beam_search"].search, **ASKED), GROUPS),
+    "contrastive_search": (partial(STRATEGIES["contrastive_search"].search, **ASKED), CONTRASTIVE),
+    "sample": (partial(STRATEGIES["sample"].search, **ASKED), SAMPLE),
+    "sample_and_rank": (partial(STRATEGIES["sample_and_rank"].search, **ASKED), [*SAMPLE, *RANKING]),
     "speculative_sample": (
         partial(speculative_sample, tiny_model(), PROMPTS, drafter=tiny_model(), max_new_tokens=4),
         SPECULATION,

@@ -171,19 +171,6 @@ def mixed_requests(count: int) -> Iterator[Mixed]:
         yield Mixed(kind, body, check)
 
 
-def structured(count: int) -> Iterator[tuple[dict[str, Any], Callable[[str], None]]]:
-    """Makes requests whose answers have a form: JSON of a schema, a regular expression, a choice."""
-    forms: tuple[tuple[dict[str, Any], Callable[[str], None]], ...] = (
-        ({"json": SCHEMA}, is_json),
-        ({"regex": PATTERN}, is_pattern),
-        ({"choice": [*CHOICES]}, is_choice),
-    )
-    for place in range(count):
-        form, check = forms[place % len(forms)]
-        body = {"prompt": PROMPTS[place % len(PROMPTS)], "max_tokens": 150, "temperature": 1.0, "seed": place}
-        yield body | {"structured_outputs": form}, check
-
-
 def wrong(asked: Iterable[Mixed], answers: Iterable[Answer]) -> list[tuple[str, dict[str, Any], Any, Exception]]:
     """Returns the requests whose answers are not what was asked for: the kind, the request, the answer, and why."""
     found = []

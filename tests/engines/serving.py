@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -113,12 +112,6 @@ class Server:
         assert answer.status == 200, answer.body
         (found,) = answer.body["results"]
         return dict(found)
-
-    def metric(self, name: str) -> float:
-        """Returns one of vLLM's metrics, summed over its labels."""
-        found = re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
-        assert found, name
-        return sum(map(float, found))
 
     def _request(self, path: str, body: dict[str, Any]) -> urllib.request.Request:
         return urllib.request.Request(

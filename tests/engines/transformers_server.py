@@ -18,7 +18,6 @@ from ascend_sample.integrations.transformers import fused_sampling
 
 OPTIONS: Final = (str(MODEL), "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32")
 SERVED: Final = (sys.executable, "-m", "ascend_sample.integrations.transformers_server", *OPTIONS)
-PLAIN: Final = (sys.executable, "-c", "from transformers.cli.transformers import app; app()", "serve", *OPTIONS)
 SETTINGS: Final[tuple[dict[str, Any], ...]] = (
     {"temperature": 0.9, "top_k": 0},
     {"temperature": 1.0, "top_k": 20},
@@ -107,13 +106,3 @@ def test_stop_strings_and_chats(server: Server, together: list[str]) -> None:
     chat = {name: value for name, value in SEEDED[2].items() if name != "prompt"}
     chat |= {"messages": [{"role": "user", "content": SEEDED[2]["prompt"]}]}
     assert texts(server, [chat] * 4, 4) == texts(server, [chat], 1) * 4
-
-
-def test_the_plain_server_takes_the_best_tokens_too_but_mixes_seeds(server: Server, tmp_path: Path) -> None:
-    greedy = [request(place, generation_config=json.dumps({"max_new_tokens": TOKENS})) for place in range(6)]
-    with serving(tmp_path / "log", command=PLAIN) as plain:
-        assert texts(plain, greedy, 1) == texts(server, greedy, 1)
-        alone = texts(plain, SEEDED, 1)
-        assert texts(plain, SEEDED, 16) != alone, "then its own seeds would do"
-        behind = [texts(plain, [SEEDED[0], request(0, seed=None)], 1)[1] for _ in range(2)]
-        assert behind[0] == behind[1], "then requests without a seed would not repeat themselves"

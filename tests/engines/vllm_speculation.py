@@ -5,18 +5,18 @@ The model is small and random. Its prompts are read in chunks where they come to
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import ascend_sample  # isort: skip  the first to import torch, safely  # noqa: F401
+
 from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm_offline import ids_of, results
+from vllm_split import random_llama
 
 VOCAB_SIZE, LENGTH = 20, 60
 """The vocabulary is so small that n-grams are right now and then."""
-REQUESTS: tuple[dict[str, Any], ...] = (
+SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.6, "seed": 11},
     {"temperature": 0.8, "seed": 12, "top_k": 5},
@@ -24,87 +24,43 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "seed": 14, "top_k": 8, "top_p": 0.9, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
     {"temperature": 0.0, "repetition_penalty": 1.3},
 )
+REQUESTS = [
+    {
+        "prompt": {"prompt_token_ids": [5, 6, 7, 5, 6, 7, 5 + row]},
+        "max_tokens": LENGTH,
+        "ignore_eos": True,
+        "detokenize": False,
+    }
+    | asked
+    for row, asked in enumerate(SETTINGS)
+]
 SPECULATION: dict[str, dict[str, Any]] = {
     "n-grams": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
     "the model itself": {"method": "draft_model", "num_speculative_tokens": 3},
 }
-
-
-def make_model(folder: Path) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=512, initializer_range=0.4, **sizes)
-    LlamaForCausalLM(config).save_pretrained(folder)
-
-
-def generate(folder: str, speculation: str | None) -> None:
-    """Prints the texts, and how many tokens requests got from how many verifications of their drafts."""
-    from vllm import LLM, SamplingParams
-
-    from ascend_sample.integrations import vllm_drafts
-
-    config = None if speculation is None else {"model": folder} | SPECULATION[speculation]
-    if config is not None and config["method"] == "ngram":
-        del config["model"]
-    llm = LLM(
-        model=folder,
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=8,
-        speculative_config=config,
-        async_scheduling=False,
-        max_num_batched_tokens=32,
-    )
-    counts = {"tokens": 0, "verifications": 0}
-    own = vllm_drafts._verify
-
-    def counted(*arguments: Any) -> Any:
-        output = own(*arguments)
-        counts["tokens"] += int((output.sampled_token_ids != -1).sum())
-        counts["verifications"] += len(output.sampled_token_ids)
-        return output
-
-    vllm_drafts._verify = counted
-    params = [SamplingParams(**asked, max_tokens=LENGTH, ignore_eos=True, detokenize=False) for asked in REQUESTS]
-    prompts: Any = [{"prompt_token_ids": [5, 6, 7, 5, 6, 7, 5 + row]} for row in range(len(params))]
-    outputs = llm.generate(prompts, params, use_tqdm=False)
-    texts = [[*output.outputs[0].token_ids] for output in outputs]
-    print(json.dumps({"texts": texts} | counts))
-
-
-def run(folder: Path, speculation: str | None = None) -> Any:
-    """Returns what a process of its own prints."""
-    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    command = [sys.executable, __file__, str(folder), *filter(None, [speculation])]
-    finished = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=600)
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout.strip().splitlines()[-1])
+OPTIONS = {"skip_tokenizer_init": True, "max_num_seqs": 8, "async_scheduling": False, "max_num_batched_tokens": 32}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    make_model(made)
-    return made
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "initializer_range": 0.4}
+    return random_llama(tmp_path_factory.mktemp("model"), vocab_size=VOCAB_SIZE, **sizes)
+
+
+def run(model: Path, folder: Path, speculation: dict[str, Any] | None = None) -> Any:
+    return results(folder, REQUESTS, options=OPTIONS | {"speculative_config": speculation}, ENGINES_MODEL=str(model))
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> Any:
-    return run(folder)
+def plain(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run(model, tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize("speculation", SPECULATION)
-def test_texts_are_those_without_speculation(folder: Path, plain: Any, speculation: str) -> None:
-    found = run(folder, speculation)
-    assert plain["verifications"] == 0
-    assert found["tokens"] > found["verifications"] > 0, "some drafts are accepted"
-    assert found["texts"] == plain["texts"]
-
-
-if __name__ == "__main__":
-    generate(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+@pytest.mark.parametrize("name", SPECULATION)
+def test_texts_are_those_without_speculation(model: Path, plain: Any, name: str, tmp_path: Path) -> None:
+    drafter = {} if name == "n-grams" else {"model": str(model)}
+    found = run(model, tmp_path, SPECULATION[name] | drafter)
+    counted = found["counted"]["verified"]
+    assert plain["counted"]["verified"]["requests"] == 0
+    assert counted["tokens"] > counted["requests"] > 0, "some drafts are accepted"
+    assert ids_of(found["answers"][0]) == ids_of(plain["answers"][0])

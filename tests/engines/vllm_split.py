@@ -51,22 +51,19 @@ GATHERED: Final = requests(SETTINGS, repetition_penalty=1.3)
 """What asks for more: their logits are gathered."""
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of random weights whose heads two ranks can share."""
+def random_llama(folder: Path, **sizes: Any) -> Path:
+    """Writes a small Llama of random weights."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-    )
-    folder = tmp_path_factory.mktemp("model")
+    config = LlamaConfig(intermediate_size=128, num_hidden_layers=2, max_position_embeddings=512, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its heads two ranks can share."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.2}
+    return random_llama(tmp_path_factory.mktemp("model"), vocab_size=VOCAB_SIZE, **sizes)
 
 
 def answers(model: Path, folder: Path, switch: str) -> Any:

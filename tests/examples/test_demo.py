@@ -16,7 +16,6 @@ import demo
 import language_model
 from language_model import corpus, training
 from language_model.cache import cache_key
-from language_model.tokenizer import encode_documents, train_tokenizer
 from model_cache import load_or_make
 
 TINY_MODEL = language_model.ModelConfig(
@@ -45,39 +44,6 @@ def tiny_model() -> language_model.LanguageModel:
     return language_model.LanguageModel(TINY_MODEL).eval()
 
 
-def test_corpus_is_prose_without_repetitions(tmp_path: Path) -> None:
-    (tmp_path / "pydoc_data").mkdir()
-    topics = tmp_path / "pydoc_data" / "topics.py"
-    topics.write_text('topics = {"if": "The \\"if\\" statement is\\nused for choices:"}')
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "test_module.py").write_text('"""This sentence belongs to a test, and is left out."""')
-    (tmp_path / "broken.py").write_text('"""This file is no Python at all, so nothing is read."""\nif:')
-    (tmp_path / "module.py").write_text(
-        '"""Read the file and return its lines.\n\n>>> read()\n\nReturn only the lines the\n  caller wants::\n"""\n'
-        "# One comment of a single line is too short for us.\n"
-        "value = 1  # and this one stands behind code, where it says little.\n"
-        "# Comments that take several lines\n# explain why something is done.\n"
-        "text = '''\n# This is no comment but a line of a string,\n# which tokenize knows.\n'''\n"
-        'def function():\n    """Read the file and return its lines."""\n'
-    )
-    assert corpus.collect_documents(tmp_path) == [
-        "Read the file and return its lines.\n\nReturn only the lines the caller wants:",
-        "Comments that take several lines explain why something is done.",
-        'The "if" statement is used for choices:',
-    ]
-
-
-def test_tokenizer_round_trip(tiny_corpus: list[str]) -> None:
-    tokenizer = train_tokenizer(tiny_corpus, 400)
-    assert tokenizer.to_str() == train_tokenizer(tiny_corpus, 400).to_str()
-    for text in (tiny_corpus[0], "unseen wörds, 漢字 and\n\ttabs ", ""):
-        ids = language_model.encode_prompt(tokenizer, text)
-        assert ids[0] == language_model.END_OF_TEXT_ID
-        assert language_model.decode_texts(tokenizer, ids) == [text]
-    ids = encode_documents(tokenizer, ["The first.", "The second."])
-    assert language_model.decode_texts(tokenizer, ids) == ["The first.", "The second."]
-
-
 def test_cached_logits_equal_uncached(tiny_model: language_model.LanguageModel) -> None:
     tiny_model = tiny_model.double()  # so that nothing but a mistake can differ by more than 1e-10
     ids = torch.randint(TINY_MODEL.vocab_size, (3, 20))
@@ -91,7 +57,7 @@ def test_cached_logits_equal_uncached(tiny_model: language_model.LanguageModel) 
     assert [keys.shape for keys, _ in cache] == [(3, 2, 20, 16)] * TINY_MODEL.layers
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_model_runs_on_each_device_in_each_type(
     tiny_model: language_model.LanguageModel, device: str, dtype: torch.dtype
 ) -> None:
@@ -103,12 +69,6 @@ def test_model_runs_on_each_device_in_each_type(
     assert logits.dtype == dtype
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(logits.float().cpu(), expected[:, 6:], rtol=tolerance, atol=tolerance)
-
-
-def test_model_refuses_more_than_its_context(tiny_model: language_model.LanguageModel) -> None:
-    _, cache = tiny_model(torch.zeros(1, 30, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"input_ids must leave .* within context_size 32, got 30 \+ 3"):
-        tiny_model(torch.zeros(1, 3, dtype=torch.int64), cache)
 
 
 def test_training_is_deterministic_and_cached(tiny_corpus: list[str], tmp_path: Path) -> None:
@@ -167,30 +127,6 @@ def test_others_read_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o755)
-
-
-@pytest.mark.long
-def test_training_learns(tiny_corpus: list[str]) -> None:
-    tokenizer = train_tokenizer(tiny_corpus, TINY_MODEL.vocab_size - 200)
-    training_documents, validation_documents = training.split_documents(tiny_corpus, TINY_TRAINING)
-    assert len(training_documents) + len(validation_documents) == len(tiny_corpus)
-    _, report = training.train(
-        TINY_MODEL,
-        training.TrainingConfig(steps=60, warmup_steps=5),
-        torch.tensor(encode_documents(tokenizer, training_documents)),
-        torch.tensor(encode_documents(tokenizer, validation_documents)),
-        progress=False,
-    )
-    assert report.perplexity < report.unigram_perplexity / 2
-
-
-def test_cache_key_follows_text_and_configuration(tiny_corpus: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    key = cache_key(TINY_MODEL, TINY_TRAINING)
-    assert key == cache_key(TINY_MODEL, TINY_TRAINING)
-    assert key != cache_key(language_model.ModelConfig(), TINY_TRAINING)
-    assert key != cache_key(TINY_MODEL, training.TrainingConfig())
-    monkeypatch.setattr(corpus, "fingerprint", lambda: "another text")
-    assert key != cache_key(TINY_MODEL, TINY_TRAINING)
 
 
 @pytest.mark.long

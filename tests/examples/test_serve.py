@@ -18,7 +18,7 @@ import serve
 import serving_engine
 from language_model import END_OF_TEXT_ID, LanguageModel, ModelConfig
 from language_model.tokenizer import train_tokenizer
-from serving_engine import Answer, Arrival, Engine, Request
+from serving_engine import Arrival, Request
 
 TINY = ModelConfig(vocab_size=512, context_size=64, width=32, layers=2, heads=2, feed_forward_width=64)
 MOST_TOKENS = 9
@@ -74,36 +74,6 @@ def test_texts_do_not_depend_on_the_batch(
         assert serve.compare(answers, alone, logits_must_agree=True)
     assert all(100 <= token_id < 300 for token_id in alone["5 request"].token_ids)
     assert len(alone["3 request"].logprobs) == requests[3].most_tokens
-
-
-def test_what_counts_as_a_difference(requests: list[Request]) -> None:
-    def answer(
-        tokens: list[int], statuses: tuple[int, ...] = (0, 0, 0), logprob: float = -1.0, *digests: int
-    ) -> Answer:
-        return Answer(requests[1], tokens, list(statuses), [(logprob, 1)] * len(tokens), list(digests or (10, 11, 12)))
-
-    expected = answer([1, 2, 3])
-    for got, logits_must_agree, said in (
-        (expected, True, None),
-        (answer([1, 9, 3]), False, "another token 1 of 3, from equal logits"),
-        (answer([1, 9, 3], (0, 0, 0), -1, 10, 99, 12), True, "another token 1 of 3, from other logits"),
-        (answer([1, 9, 3], (0, 0, 0), -1, 10, 99, 12), False, None),  # a device's matrix products are its own
-        (answer([1, 9, 3], (0, 0, 0), -1, 10, 11, 99), False, "another token 1 of 3, from equal logits"),
-        (answer([1, 2]), False, "2 tokens instead of 3"),
-        (answer([1, 2, 3], (0, 2, 0)), True, "statuses [0, 2, 0]"),
-        (answer([1, 2, 3], (0, 0, 0), -1.1), True, "a logprob of -1.1 instead of -1.0"),
-    ):
-        assert serve.difference(got, expected, logits_must_agree) == said
-
-
-def test_rows_are_filled_again(model: LanguageModel, requests: list[Request]) -> None:
-    engine = Engine(model, serve.Sampler(), most_rows=2)
-    answers = engine.serve([Arrival(0, request) for request in requests])
-    assert {answer.request.name for answer in answers} == {request.name for request in requests}
-    assert max(map(len, engine.timeline)) == 2
-    assert len(engine.batch) == len(engine.rows) == 0
-    tokens = sum(request.most_tokens for request in requests)
-    assert sum(map(len, engine.timeline)) == tokens
 
 
 @pytest.mark.parametrize("is_right", [True, False])

@@ -19,7 +19,7 @@ from language_model.tokenizer import train_tokenizer
 
 TINY = ModelConfig(vocab_size=300, context_size=64, width=32, layers=3, heads=2, feed_forward_width=64)
 DOCUMENTS = [f"The value of item {index} is returned. Raise an error if the method was called." for index in range(99)]
-TOKENS = 12
+TOKENS = 8
 ROW = re.compile(r"^  (\S.*?) {3,}(\d+) +(\d+) +(\d+) +(\d+)   (.*)$", re.MULTILINE)
 
 
@@ -66,12 +66,3 @@ def test_another_text_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     output = capsys.readouterr().out
     assert "DIFFERS: " in output
     assert "The texts DIFFER." in output
-
-
-def test_a_text_beyond_the_context_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        run(monkeypatch, "--device", "cpu", "--tokens", "64")
-    assert refused.value.code == 2
-    assert "must fit the context" in capsys.readouterr().err

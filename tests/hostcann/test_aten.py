@@ -6,15 +6,14 @@ than the CPU does, the case carries a tolerance.
 
 import itertools
 import math
-import os
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from aten_cases import BINARY, DATA_DEPENDENT, FLOATS, INDEXING, PRODUCTS, REDUCTIONS, SHAPES, UNARY
 from torch import Tensor
 
+from tests.hostcann.aten_cases import BINARY, DATA_DEPENDENT, FLOATS, INDEXING, PRODUCTS, REDUCTIONS, SHAPES, UNARY
 from tests.support.isolation import run_isolated
 
 torch_npu = pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN", exc_type=ImportError)
@@ -92,21 +91,6 @@ def test_empty_tensors() -> None:
     assert_same(function, [torch.empty(0, 5)])
 
 
-def test_integer_wraparound_as_philox_needs_it() -> None:
-    """One round of Philox 4x32 in torch's int64 arithmetic: products of 32-bit words that overflow into the sign."""
-
-    def philox_round(counter: Tensor) -> Tensor:
-        product = counter * 0xD2511F53
-        high = (product >> 32) & 0xFFFFFFFF
-        low = product & 0xFFFFFFFF
-        wrapped = counter * 0x5851F42D4C957F2D + 1442695040888963407
-        return torch.stack((high ^ low, low, wrapped, wrapped ^ -1, ~counter))
-
-    generator = torch.Generator().manual_seed(3)
-    assert_same(philox_round, [torch.randint(0, 2**32, (1000,), generator=generator)])
-    assert_same(philox_round, [torch.randint(-(2**62), 2**62, (1000,), generator=generator)])
-
-
 DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {  # with the mean and the standard deviation
     "uniform_": (lambda x: x.uniform_(-1, 3), 1.0, 4 / math.sqrt(12)),
     "normal_": (lambda x: x.normal_(1, 2), 1.0, 2.0),
@@ -121,21 +105,16 @@ DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {  # with th
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_draws(name: str) -> None:
     """Reproducible from the seed, different from draw to draw, with the distribution's mean and deviation."""
+    function, mean, deviation = DRAWS[name]
     for dtype in FLOATS:
-        check_draws(*DRAWS[name], dtype)
-
-
-def check_draws(function: Callable[[Tensor], Tensor], mean: float, deviation: float, dtype: torch.dtype) -> None:
-    def draw() -> Tensor:
-        return function(torch.zeros(40_000, dtype=dtype, device="npu")).cpu()
-
-    torch.npu.manual_seed(7)
-    first, second = draw(), draw()
-    torch.npu.manual_seed(7)
-    assert torch.equal(first, draw())
-    assert not torch.equal(first, second)
-    assert first.double().mean().item() == pytest.approx(mean, abs=4 * deviation / math.sqrt(first.numel()) + 0.01)
-    assert first.double().std().item() == pytest.approx(deviation, rel=0.05)
+        zeros = torch.zeros(40_000, dtype=dtype, device="npu")
+        torch.npu.manual_seed(7)
+        first, second = function(zeros.clone()).cpu(), function(zeros.clone()).cpu()
+        torch.npu.manual_seed(7)
+        assert torch.equal(first, function(zeros).cpu())
+        assert not torch.equal(first, second)
+        assert first.double().mean().item() == pytest.approx(mean, abs=4 * deviation / math.sqrt(first.numel()) + 0.01)
+        assert first.double().std().item() == pytest.approx(deviation, rel=0.05)
 
 
 def test_generators_on_the_npu_are_independent() -> None:
@@ -156,8 +135,6 @@ def test_a_captured_graph_draws_anew_at_each_replay() -> None:
         torch.npu.synchronize()
         return [x.cpu() for x in drawn]
 
-    if os.environ.get("TASK_QUEUE_ENABLE") == "2":
-        pytest.skip("torch_npu refuses to capture with TASK_QUEUE_ENABLE=2")
     drawn = [torch.zeros(64, device="npu") for _ in range(3)]
     graph = torch.npu.NPUGraph()
     torch.npu.synchronize()
@@ -183,18 +160,6 @@ def test_integer_draws() -> None:
     drawn = torch.multinomial(weights, 4000, replacement=True).cpu()
     assert set(drawn.unique().tolist()) == {1, 2}
     assert (drawn == 2).double().mean().item() == pytest.approx(0.75, abs=0.03)
-
-
-def test_comparisons_and_printing() -> None:
-    x = make((3, 4), torch.float32, 0).npu()
-    assert torch.equal(x, x.clone())
-    assert not torch.equal(x, x + 1)
-    assert torch.allclose(x, x + 1e-9)
-    torch.testing.assert_close(x, x.clone())
-    with pytest.raises(AssertionError, match="not close"):
-        torch.testing.assert_close(x, x + 1)
-    assert "device='npu:0'" in repr(x)
-    assert x[1, 2].item() == x.cpu()[1, 2].item()
 
 
 ATTENTION_TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 2e-2}
@@ -266,15 +231,14 @@ def test_a_type_without_a_kernel_is_refused_and_the_device_goes_on() -> None:
 
 def gelu_is_that_of_the_cpu() -> list[bool]:
     x = torch.linspace(-4, 4, 100)
-    return [
-        torch.equal(F.gelu(x.npu(), approximate=form).cpu(), F.gelu(x, approximate=form)) for form in ("none", "tanh")
-    ]
+    forms = ("none", "tanh")
+    return [torch.equal(F.gelu(x.npu(), approximate=form).cpu(), F.gelu(x, approximate=form)) for form in forms]
 
 
-def test_gelu_has_its_tanh_form_only_where_torch_npu_is_asked_for_it() -> None:
+@pytest.mark.long
+def test_gelu_has_its_tanh_form_where_torch_npu_is_asked_for_it() -> None:
     """By itself torch_npu 2.13 calls aclnnGelu for both forms; its switch is read once in a process."""
     assert run_isolated(gelu_is_that_of_the_cpu, TORCH_NPU_USE_COMPATIBLE_IMPL="1").result == [True, True]
-    assert run_isolated(gelu_is_that_of_the_cpu, TORCH_NPU_USE_COMPATIBLE_IMPL="0").result == [True, False]
 
 
 def mean_of_exponential() -> list[float]:
@@ -282,6 +246,7 @@ def mean_of_exponential() -> list[float]:
     return [round(x.mean().item(), 1), x.min().item()]
 
 
+@pytest.mark.long
 def test_exponential_is_one_operator_on_ascend_950() -> None:
     mean, least = run_isolated(
         mean_of_exponential, HOSTCANN_SOC="Ascend950PR_9599", HOSTCANN_CANN_VERSION="9.1.0"

@@ -1,155 +1,159 @@
-"""Contexts, errors and graphs at the C level."""
+"""Contexts, errors and graphs at the C level, each test in a process of its own."""
 
-from activation_programs import needs_hostcann
-from runtime_programs import check
+from collections.abc import Callable
+from threading import Thread
 
-pytestmark = needs_hostcann
-
-
-def test_calls_before_aclinit_and_without_a_context_are_refused():
-    check("""
-        fails(100001, "aclInit", "aclrtSetDevice", 0)
-        fails(107002, "aclrtSetDevice", "aclrtMalloc", ctypes.byref(handle()), size_t(8), 0)
-        ok("aclInit", None)
-        fails(100002, "aclInit was called before", "aclInit", None)
-        fails(107001, "deviceId must be in [0, 1), got 1", "aclrtSetDevice", 1)
-        ok("aclrtSetDevice", 0)
-        other = []
-        thread = threading.Thread(target=lambda: other.append(acl.aclrtMalloc(ctypes.byref(handle()), size_t(8), 0)))
-        thread.start(); thread.join()
-        assert other == [107002]
-        ok("aclrtSetDevice", 0)
-        ok("aclrtResetDevice", 0)
-        malloc(8)
-        ok("aclrtResetDevice", 0)
-        fails(107002, "aclrtSetDevice", "aclrtMalloc", ctypes.byref(handle()), size_t(8), 0)
-        ok("aclFinalize")
-        fails(100037, "aclInit was not called", "aclFinalize")
-    """)
+from tests.support import cann
+from tests.support.isolation import own_process
 
 
-def test_a_message_belongs_to_its_thread_and_is_gone_once_read():
-    check("""
-        start()
-        assert acl.aclGetRecentErrMsg() == b""
-        acl.aclrtFree(handle(1))
-        other = []
-        thread = threading.Thread(target=lambda: other.append(acl.aclGetRecentErrMsg()))
-        thread.start(); thread.join()
-        assert other == [b""]
-        assert acl.aclrtPeekAtLastError(0) == 107017
-        assert b"aclrtFree" in acl.aclGetRecentErrMsg()
-        assert acl.aclGetRecentErrMsg() == b""
-        assert acl.aclrtGetLastError(0) == 107017 and acl.aclrtPeekAtLastError(0) == 0
-    """)
+def in_a_thread(function: Callable[[], object]) -> object:
+    found: list[object] = []
+    thread = Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
-def test_a_failed_task_fails_its_context_until_the_device_is_reset():
-    check("""
-        start()
-        mode("lazy")
-        queue, other, done = stream(), stream(), event()
-        block, gone, data = malloc(8), malloc(8), pinned(b"12345678")
-        copy(gone, data, 8, H2D, queue)
-        ok("aclrtFree", gone)
-        copy(block, data, 8, H2D, queue)
-        ok("aclrtRecordEvent", done, queue)
-        fails(507035, "aclrtMemcpyAsync", "aclrtSynchronizeStream", queue)
-        fails(507035, "aclrtMemcpyAsync", "aclrtSynchronizeStream", other)
-        fails(507035, "takes no more work", "aclrtMemcpyAsync", block, size_t(8), data, size_t(8), H2D, other)
-        fails(507035, "aclrtMemcpyAsync", "aclrtSynchronizeEvent", done)
-        assert read(block, 8) == b"\\xdb" * 8
-        ok("aclrtResetDeviceForce", 0)
-        assert live()["stream"] == live()["block"] == 0
-        ok("aclrtSetDevice", 0)
-        queue, block = stream(), malloc(8)
-        copy(block, data, 8, H2D, queue)
-        ok("aclrtSynchronizeStream", queue)
-        assert read(block, 8) == b"12345678"
-    """)
+@own_process()
+def test_calls_before_aclinit_and_without_a_context_are_refused() -> None:
+    cann.fails(100001, "aclInit", "aclrtSetDevice", 0)
+    cann.fails(107002, "aclrtSetDevice", "aclrtMalloc", cann.new(), 8, 0)
+    cann.ok("aclInit", None)
+    cann.fails(100002, "aclInit was called before", "aclInit", None)
+    cann.fails(107001, "deviceId must be in [0, 1), got 1", "aclrtSetDevice", 1)
+    cann.ok("aclrtSetDevice", 0)
+    assert in_a_thread(lambda: cann.call("aclrtMalloc", cann.new(), 8, 0)) == 107002
+    cann.ok("aclrtSetDevice", 0)
+    cann.ok("aclrtResetDevice", 0)
+    cann.malloc(8)
+    cann.ok("aclrtResetDevice", 0)
+    cann.fails(107002, "aclrtSetDevice", "aclrtMalloc", cann.new(), 8, 0)
+    cann.ok("aclFinalize")
+    cann.fails(100037, "aclInit was not called", "aclFinalize")
 
 
-def test_what_is_not_emulated_says_so_by_name():
-    check("""
-        start()
-        fails(207000, "aclrtMallocPhysical: hostcann does not emulate", "aclrtMallocPhysical", None, size_t(8), None, 0)
-        fails(207000, "ACL_STOP_ON_FAILURE", "aclrtSetStreamFailureMode", None, ctypes.c_uint64(0))
-    """)
+@own_process()
+def test_a_message_belongs_to_its_thread_and_is_gone_once_read() -> None:
+    cann.start()
+    assert cann.recent_message() == ""
+    cann.call("aclrtFree", cann.pointer(1))
+    assert in_a_thread(cann.recent_message) == ""
+    assert cann.acl.aclrtPeekAtLastError(0) == 107017
+    assert "aclrtFree" in cann.recent_message()
+    assert cann.recent_message() == ""
+    assert cann.acl.aclrtGetLastError(0) == 107017
+    assert cann.acl.aclrtPeekAtLastError(0) == 0
 
 
-def test_a_captured_graph_runs_at_every_replay_and_not_before():
-    check("""
-        start()
-        queue, side, elsewhere, fork, join = stream(), stream(), stream(), event(), event()
-        a, b, data = malloc(8), malloc(8), pinned(b"first...")
-        ok("aclmdlRICaptureBegin", queue, 0)
-        copy(a, data, 8, H2D, queue)
-        ok("aclrtRecordEvent", fork, queue); ok("aclrtStreamWaitEvent", side, fork)
-        copy(b, a, 8, D2D, side)
-        ok("aclrtRecordEvent", join, side); ok("aclrtStreamWaitEvent", queue, join)
-        graph = handle()
-        ok("aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-        ok("aclrtSynchronizeDevice")
-        assert read(b, 8) == b"\\xdb" * 8
-        for text in (b"replay 1", b"replay 2"):
-            ctypes.memmove(data, text, 8)
-            ok("aclmdlRIExecuteAsync", graph, elsewhere)
-            ok("aclrtSynchronizeStream", elsewhere)
-            assert read(b, 8) == text
-        assert counted("replay") == {"aclmdlRIExecuteAsync": 2}
-        ok("aclmdlRIDestroy", graph)
-        fails(107017, "the model is gone", "aclmdlRIExecuteAsync", graph, elsewhere)
-    """)
+@own_process(HOSTCANN_STREAM_MODE="lazy")
+def test_a_failed_task_fails_its_context_until_the_device_is_reset() -> None:
+    cann.start()
+    queue, other, done = cann.stream(), cann.stream(), cann.event()
+    block, gone, data = cann.malloc(8), cann.malloc(8), cann.pinned(b"12345678")
+    cann.copy(gone, data, 8, cann.H2D, queue)
+    cann.ok("aclrtFree", gone)
+    cann.copy(block, data, 8, cann.H2D, queue)
+    cann.ok("aclrtRecordEvent", done, queue)
+    for on in (queue, other):
+        cann.fails(cann.TASK_FAILED, "aclrtMemcpyAsync", "aclrtSynchronizeStream", on)
+    cann.fails(cann.TASK_FAILED, "takes no more work", "aclrtMemcpyAsync", block, 8, data, 8, cann.H2D, other)
+    cann.fails(cann.TASK_FAILED, "aclrtMemcpyAsync", "aclrtSynchronizeEvent", done)
+    assert cann.read(block, 8) == b"\xdb" * 8
+    cann.check_violations("freed_operand")
+    cann.ok("aclrtResetDeviceForce", 0)
+    assert cann.live("stream") == cann.live("block") == 0
+    cann.ok("aclrtSetDevice", 0)
+    queue, block = cann.stream(), cann.malloc(8)
+    cann.copy(block, data, 8, cann.H2D, queue)
+    cann.ok("aclrtSynchronizeStream", queue)
+    assert cann.read(block, 8) == b"12345678"
 
 
-def test_what_a_capture_cannot_hold_makes_it_invalid():
-    check("""
-        start()
-        queue, side, done, block, data, graph = stream(), stream(), event(), malloc(8), pinned(b"12345678"), handle()
-
-        def eight_bytes(source, on):
-            return size_t(8), source, size_t(8), H2D, on
-
-        def of_a_captured_event():
-            ok("aclrtRecordEvent", done, queue)
-            fails(107028, "captured", "aclrtSynchronizeEvent", done)
-
-        def not_joined_back():
-            ok("aclrtRecordEvent", done, queue)
-            ok("aclrtStreamWaitEvent", side, done)
-            copy(block, data, 8, H2D, side)
-
-        for action, status in (
-            (lambda: fails(107027, "captured", "aclrtSynchronizeStream", queue), 507903),
-            (lambda: fails(107030, "capture", "aclrtSynchronizeDevice"), 507903),
-            (lambda: fails(107030, "capture", "aclrtMemset", block, size_t(8), 0, size_t(8)), 507903),
-            (lambda: fails(107027, "pin it", "aclrtMemcpyAsync", block, *eight_bytes(b"pageable", queue)), 507903),
-            (of_a_captured_event, 507903),
-            (not_joined_back, 107025),
-        ):
-            ok("aclmdlRICaptureBegin", queue, 0)
-            copy(block, data, 8, H2D, queue)
-            action()
-            fails(status, "the capture is invalid", "aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-            assert graph.value is None
-            copy(block, data, 8, H2D, queue)
-            ok("aclrtSynchronizeDevice")
-        assert violations() == []
-    """)
+@own_process()
+def test_what_is_not_emulated_says_so_by_name() -> None:
+    cann.start()
+    cann.fails(207000, "aclrtMallocPhysical: hostcann does not emulate", "aclrtMallocPhysical", None, 8, None, 0)
+    cann.fails(207000, "ACL_STOP_ON_FAILURE", "aclrtSetStreamFailureMode", None, 0)
 
 
-def test_a_relaxed_capture_or_thread_may_block():
-    check("""
-        start()
-        queue, block, graph = stream(), malloc(8), handle()
-        ok("aclmdlRICaptureBegin", queue, 2)
-        ok("aclrtMemset", block, size_t(8), 0, size_t(8))
-        ok("aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-        ok("aclmdlRICaptureBegin", queue, 0)
-        relaxed = ctypes.c_int(2)
-        ok("aclmdlRICaptureThreadExchangeMode", ctypes.byref(relaxed)); assert relaxed.value == 0
-        ok("aclrtMemset", block, size_t(8), 0, size_t(8))
-        ok("aclmdlRICaptureThreadExchangeMode", ctypes.byref(relaxed)); assert relaxed.value == 2
-        ok("aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-        fails(107029, "not being captured", "aclmdlRICaptureEnd", queue, ctypes.byref(graph))
-    """)
+@own_process()
+def test_a_captured_graph_runs_at_every_replay_and_not_before() -> None:
+    cann.start()
+    queue, side, elsewhere, fork, join = cann.stream(), cann.stream(), cann.stream(), cann.event(), cann.event()
+    a, b, data = cann.malloc(8), cann.malloc(8), cann.pinned(b"first...")
+    cann.ok("aclmdlRICaptureBegin", queue, 0)
+    cann.copy(a, data, 8, cann.H2D, queue)
+    cann.ok("aclrtRecordEvent", fork, queue)
+    cann.ok("aclrtStreamWaitEvent", side, fork)
+    cann.copy(b, a, 8, cann.D2D, side)
+    cann.ok("aclrtRecordEvent", join, side)
+    cann.ok("aclrtStreamWaitEvent", queue, join)
+    graph = cann.new()
+    cann.ok("aclmdlRICaptureEnd", queue, graph)
+    cann.ok("aclrtSynchronizeDevice")
+    assert cann.read(b, 8) == b"\xdb" * 8
+    for text in (b"replay 1", b"replay 2"):
+        cann.ffi.memmove(data, text, 8)
+        cann.ok("aclmdlRIExecuteAsync", graph[0], elsewhere)
+        cann.ok("aclrtSynchronizeStream", elsewhere)
+        assert cann.read(b, 8) == text
+    assert cann.counted("replay") == {"aclmdlRIExecuteAsync": 2}
+    cann.ok("aclmdlRIDestroy", graph[0])
+    cann.fails(107017, "the model is gone", "aclmdlRIExecuteAsync", graph[0], elsewhere)
+
+
+@own_process()
+def test_what_a_capture_cannot_hold_makes_it_invalid() -> None:
+    cann.start()
+    queue, side, done, block, data, graph = (
+        cann.stream(),
+        cann.stream(),
+        cann.event(),
+        cann.malloc(8),
+        cann.pinned(b"12345678"),
+        cann.new(),
+    )
+
+    def of_a_captured_event() -> None:
+        cann.ok("aclrtRecordEvent", done, queue)
+        cann.fails(107028, "captured", "aclrtSynchronizeEvent", done)
+
+    def not_joined_back() -> None:
+        cann.ok("aclrtRecordEvent", done, queue)
+        cann.ok("aclrtStreamWaitEvent", side, done)
+        cann.copy(block, data, 8, cann.H2D, side)
+
+    for action, status in (
+        (lambda: cann.fails(107027, "captured", "aclrtSynchronizeStream", queue), 507903),
+        (lambda: cann.fails(107030, "capture", "aclrtSynchronizeDevice"), 507903),
+        (lambda: cann.fails(107030, "capture", "aclrtMemset", block, 8, 0, 8), 507903),
+        (lambda: cann.fails(107027, "pin it", "aclrtMemcpyAsync", block, 8, b"pageable", 8, cann.H2D, queue), 507903),
+        (of_a_captured_event, 507903),
+        (not_joined_back, 107025),
+    ):
+        cann.ok("aclmdlRICaptureBegin", queue, 0)
+        cann.copy(block, data, 8, cann.H2D, queue)
+        action()
+        cann.fails(status, "the capture is invalid", "aclmdlRICaptureEnd", queue, graph)
+        assert graph[0] == cann.ffi.NULL
+        cann.copy(block, data, 8, cann.H2D, queue)
+        cann.ok("aclrtSynchronizeDevice")
+    cann.check_violations()
+
+
+@own_process()
+def test_a_relaxed_capture_or_thread_may_block() -> None:
+    cann.start()
+    queue, block, graph, relaxed = cann.stream(), cann.malloc(8), cann.new(), cann.ffi.new("int *", 2)
+    cann.ok("aclmdlRICaptureBegin", queue, 2)
+    cann.ok("aclrtMemset", block, 8, 0, 8)
+    cann.ok("aclmdlRICaptureEnd", queue, graph)
+    cann.ok("aclmdlRICaptureBegin", queue, 0)
+    cann.ok("aclmdlRICaptureThreadExchangeMode", relaxed)
+    assert relaxed[0] == 0
+    cann.ok("aclrtMemset", block, 8, 0, 8)
+    cann.ok("aclmdlRICaptureThreadExchangeMode", relaxed)
+    assert relaxed[0] == 2
+    cann.ok("aclmdlRICaptureEnd", queue, graph)
+    cann.fails(107029, "not being captured", "aclmdlRICaptureEnd", queue, graph)

@@ -10,23 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.integrations import _drafts, vllm_drafts
-from ascend_sample.integrations._generators import SeedSource
-from ascend_sample.sampling.drafts.judging import Judgement
+from ascend_sample.integrations import vllm_drafts
 from tests.integrations import drafting_engine
-from tests.integrations.drafting_engine import (
-    AT_LEAST,
-    LENGTH,
-    PLAIN,
-    REQUESTS,
-    STOPS,
-    VOCAB_SIZE,
-    Engine,
-    Request,
-    requests,
-)
+from tests.integrations.drafting_engine import AT_LEAST, LENGTH, PLAIN, REQUESTS, STOPS, VOCAB_SIZE, Engine, requests
+from tests.integrations.vllm_batches import Request
 
 ROWS = 6000
+GREEDY = [kind for kind in REQUESTS if kind.get("temperature") == 0]
 BEYOND_CHANCE = 60.0
 """A chi-square with 7 degrees of freedom exceeds it with a probability below 1e-9."""
 
@@ -45,23 +35,23 @@ def texts(classes: Any, kinds: Any = REQUESTS, name: str | None = None, wrong: b
 
 
 def drawn_drafts(classes: Any) -> float:
-    """Verifies drafts that were drawn from a known q, and returns the largest chi-square of the tokens that come of it.
-
-    Two drafts for each of many equal requests. The first token has the law of the first place, and the second that of
-    the place behind the first draft, where this was accepted.
-    """
+    """Returns the largest chi-square of what comes of drafts that were drawn from a known q: two for each request."""
     torch.manual_seed(3)
     engine = Engine(classes, [Request([3, 4], temperature=0.8, top_k=8) for _ in range(ROWS)])
     q = torch.full((VOCAB_SIZE,), 0.2 / VOCAB_SIZE)
     best = target([3, 4]).topk(4).indices
     q[best] += torch.tensor([0.1, 0.1, 0.3, 0.3])  # those that are best are proposed least
-    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2)
-    engine.step(drafts.tolist(), q.repeat(2 * ROWS, 1))
-    first = torch.tensor([each.output[0] for each in engine.requests])
-    found = [chi_square(first, target([3, 4]))]
-    for token in best.tolist():
-        rows = [each for each, ids in zip(engine.requests, drafts.tolist(), strict=True) if ids[0] == token]
-        seconds = torch.tensor([each.output[1] for each in rows if each.output[0] == token and len(each.output) > 1])
+    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2).tolist()
+    engine.step(drafts, q.repeat(2 * ROWS, 1))
+    return largest_chi_square(engine.requests, drafts)
+
+
+def largest_chi_square(asked: list[Request], drafts: list[list[int]]) -> float:
+    """Compares the tokens of many equal requests with their laws: the first, and those after an accepted draft."""
+    found = [chi_square([each.output[0] for each in asked], target([3, 4]))]
+    for token in target([3, 4]).topk(4).indices.tolist():
+        pairs = zip(asked, drafts, strict=True)
+        seconds = [each.output[1] for each, ids in pairs if len(each.output) > 1 and each.output[0] == ids[0] == token]
         assert len(seconds) > 200
         found.append(chi_square(seconds, target([4, token])))
     return max(found)
@@ -73,9 +63,9 @@ def target(text: list[int]) -> Tensor:
     return logits.masked_fill(logits < logits.topk(8).values[-1], -torch.inf).softmax(0)
 
 
-def chi_square(tokens: Tensor, law: Tensor) -> float:
+def chi_square(tokens: list[int], law: Tensor) -> float:
     """Returns the statistic; infinite where a token is impossible."""
-    counts, expected = torch.bincount(tokens, minlength=VOCAB_SIZE), law * len(tokens)
+    counts, expected = torch.bincount(torch.tensor(tokens), minlength=VOCAB_SIZE), law * len(tokens)
     if counts[law == 0].any():
         return float("inf")
     return float(((counts - expected) ** 2 / expected)[law > 0].sum())
@@ -84,25 +74,22 @@ def chi_square(tokens: Tensor, law: Tensor) -> float:
 class DraftChecks:
     """Takes the classes from a fixture of this name."""
 
-    @pytest.mark.parametrize("name", ["right", "half right", "n-gram", "nonsense"])
-    def test_texts_are_those_without_speculation(self, classes: Any, name: str) -> None:
-        assert texts(classes, name=name) == texts(classes)
-
-    @pytest.mark.parametrize("name", ["half right", "nonsense"])
-    def test_what_is_no_id_is_never_accepted(self, classes: Any, name: str) -> None:
-        assert texts(classes, PLAIN, name, wrong=True) == texts(classes, PLAIN)
-
-    @pytest.mark.parametrize("name", ["right", "half right"])
-    def test_stops_come_as_soon_as_without_speculation(self, classes: Any, name: str) -> None:
-        plain = texts(classes, AT_LEAST)
-        for text, kind in zip(plain, AT_LEAST, strict=True):
-            assert not STOPS & {*text[: kind.get("least", 0)]}
-            assert STOPS & {*text}
-        assert texts(classes, AT_LEAST, name) == plain
-
-    def test_greedy_requests_alone(self, classes: Any) -> None:
-        kinds = [kind for kind in REQUESTS if kind.get("temperature") == 0]
-        assert texts(classes, kinds, "half right") == texts(classes, kinds)
+    @pytest.mark.parametrize(
+        ("kinds", "name", "wrong"),
+        [
+            *((REQUESTS, name, False) for name in ("right", "half right", "n-gram", "nonsense")),
+            *((PLAIN, name, True) for name in ("half right", "nonsense")),
+            *((AT_LEAST, name, False) for name in ("right", "half right")),
+            (GREEDY, "half right", False),
+        ],
+    )
+    def test_texts_are_those_without_speculation(self, classes: Any, kinds: Any, name: str, wrong: bool) -> None:
+        plain = texts(classes, kinds)
+        assert texts(classes, kinds, name, wrong) == plain
+        for text, kind in zip(plain, kinds, strict=False):
+            if "least" in kind:  # stops come as soon as they may, and no sooner
+                assert not STOPS & {*text[: kind["least"]]}
+                assert STOPS & {*text}
 
     def test_right_drafts_are_accepted(self, classes: Any) -> None:
         plain = Engine(classes, requests()).decode(LENGTH)
@@ -112,24 +99,14 @@ class DraftChecks:
         assert [(output.sampled_token_ids[row] != -1).sum().item() for row in rows] == [4] * len(rows)
         assert output.sampled_token_ids.dtype == torch.int32
 
-    def test_a_request_without_drafts_moves_on_as_in_a_plain_step(self, classes: Any) -> None:
-        engine, plain = Engine(classes, requests()), Engine(classes, requests())
-        for _ in range(5):
-            engine.step([[1] if row == 1 else [] for row in range(len(REQUESTS))])
-            plain.step([[] for _ in REQUESTS])
-        for row in drafting_engine.is_reproducible(REQUESTS):
-            if row != 1:
-                assert engine.requests[row].output == plain.requests[row].output
-
     @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits"])
     def test_logprobs_are_those_without_speculation(self, classes: Any, mode: str) -> None:
-        plain = Engine(classes, requests(), logprobs=2, mode=mode)
+        plain, engine = (Engine(classes, requests(logprobs=2), mode=mode) for _ in range(2))
         expected = plain.decode(LENGTH)
-        engine = Engine(classes, requests(), logprobs=2, mode=mode)
         engine.decode(LENGTH, drafting_engine.drafters(expected, REQUESTS)["half right"])
         for row in drafting_engine.is_reproducible(REQUESTS):
-            found = torch.tensor(engine.requests[row].logprobs[:LENGTH])
-            torch.testing.assert_close(found, torch.tensor(plain.requests[row].logprobs[:LENGTH]), atol=1e-5, rtol=0)
+            found, wanted = (torch.tensor(each.requests[row].reported[:LENGTH]) for each in (engine, plain))
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
     def test_drawn_drafts_leave_the_law(self, classes: Any) -> None:
         assert drawn_drafts(classes) < BEYOND_CHANCE
@@ -146,48 +123,11 @@ class DraftChecks:
             engine.step(drafts, torch.full((len(drafts[0]) + 1, VOCAB_SIZE), 1 / VOCAB_SIZE))
         assert engine.requests[0].output[:LENGTH] == plain[0]
 
-    @pytest.mark.parametrize("fault", ["accepted drafts do not count", "places share their noise"])
-    def test_planted_faults_of_texts(self, classes: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = texts(classes)
-        if fault == "accepted drafts do not count":
-            monkeypatch.setattr(SeedSource, "accept", lambda *arguments: None)
-        else:
-            own = SeedSource.take_places
-
-            def take_places(self: SeedSource, layout: Any, *arguments: Any) -> Any:
-                rows = own(self, layout, *arguments)
-                rows.position = rows.position - torch.from_numpy(layout.column).to(rows.position.device)
-                return rows
-
-            monkeypatch.setattr(SeedSource, "take_places", take_places)
-        assert texts(classes, name="half right") != expected
-
-    @pytest.mark.parametrize("fault", ["all are accepted", "what replaces is of the target"])
-    def test_planted_faults_of_the_law(self, classes: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        own = _drafts.judge_with
-
-        def judge_with(rule: str, probabilities: Tensor, drawn: Tensor, ids: Tensor, layout: Any, *rest: Any) -> Any:
-            found = own(rule, probabilities, drawn, ids, layout, *rest)
-            if fault == "all are accepted":
-                tokens = torch.cat((ids.view(-1, 2), drawn.view(-1, 3)[:, 2:]), 1)
-                return Judgement(tokens, torch.full_like(found.accepted, 2))
-            is_next = layout.columns == found.accepted.unsqueeze(1)
-            return Judgement(torch.where(is_next, drawn.view(-1, 3), found.tokens), found.accepted)
-
-        monkeypatch.setattr(_drafts, "judge_with", judge_with)
-        assert drawn_drafts(classes) > BEYOND_CHANCE
-
     def test_what_is_no_rule_of_ours_stays_the_engines(self, classes: Any) -> None:
-        calls: list[Any] = []
-
-        class Own(classes.RejectionSampler):  # type: ignore[misc]
-            def forward(self, *arguments: Any) -> str:
-                calls.append(arguments)
-                return "its own"
-
-        vllm_drafts.install(Own)
+        kind = type("Own", (classes.RejectionSampler,), {"forward": lambda *arguments: "its own"})
+        vllm_drafts.install(kind)
         engine = Engine(classes, requests())
-        sampler = Own(engine.sampler)
+        sampler = kind(engine.sampler)
         sampler.synthetic_mode = True
         drafts = [[1] for _ in REQUESTS]
         arguments = (engine.spec_metadata(drafts), None, torch.zeros(14, VOCAB_SIZE), engine.metadata(drafts))
@@ -196,4 +136,3 @@ class DraftChecks:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert sampler(*arguments) == "its own"
-        assert calls == [arguments] * 2

@@ -7,44 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.integrations._host_values import note
+from tests.integrations.vllm_batches import InputBatch, NotedBatch, Request
 
 VOCAB_SIZE = 24
 Drafter = Callable[[int, list[int]], list[int]]
 """Proposes tokens for a request, by its number and its text."""
-
-
-@dataclass
-class Request:
-    """What somebody asks for, and the text so far."""
-
-    prompt: list[int]
-    seed: int | None = None
-    temperature: float = 1.0
-    top_k: int = VOCAB_SIZE
-    top_p: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    repetition: float = 1.0
-    banned: list[int] = field(default_factory=list)
-    least: int = 0
-    output: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    generator: torch.Generator | None = None
-
-    def __post_init__(self) -> None:
-        if self.seed is not None:
-            self.generator = torch.Generator().manual_seed(self.seed)
-
-
 TABLES = torch.randn(2, VOCAB_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(5)) * 1.5
 
 
@@ -61,29 +34,26 @@ class Engine:
         vllm: has the classes Sampler, RejectionSampler, SamplingMetadata, SpecDecodeMetadata, LogitsProcessors,
             MinTokensLogitsProcessor and BatchUpdate.
         requests: of the batch.
-        logprobs: how many are asked for; None: none.
         mode: how logprobs are reported.
         device: where the logits are; None: what `vllm` says, or on the CPU.
-
-    Attributes:
-        is_noted: the host knows what the requests ask for, as in vLLM's batch.
+        is_noted: the host knows what the requests ask for, as with the plugin in vLLM's batch.
     """
-
-    is_noted = True
 
     def __init__(
         self,
         vllm: Any,
         requests: list[Request],
-        logprobs: int | None = None,
         mode: str = "raw_logprobs",
         device: str | None = None,
+        is_noted: bool = True,
     ) -> None:
-        self.vllm, self.requests, self.logprobs = vllm, requests, logprobs
+        self.vllm, self.requests = vllm, requests
         self.device = device or getattr(vllm, "device", "cpu")
         self.sampler = vllm.Sampler(logprobs_mode=mode)
         self.rejection_sampler = vllm.RejectionSampler(self.sampler)
-        self.processors = vllm.LogitsProcessors()
+        self.batch = (NotedBatch if is_noted else InputBatch)(VOCAB_SIZE, len(requests), self.device, vllm)
+        self.batch.requests = requests
+        self.processors = self.batch.logitsprocs
         if any(each.least for each in requests):
             self.processors.non_argmax_invariant.append(self._min_tokens())
 
@@ -96,11 +66,14 @@ class Engine:
                 self.step([drafter(row, each.prompt + each.output) for row, each in enumerate(self.requests)])
         return [request.output[:length] for request in self.requests]
 
+    def places(self, drafts: list[list[int]]) -> list[list[int]]:
+        """Returns the texts after which a step looks for a token: of each request, and after each of its drafts."""
+        texts = [each.prompt + each.output for each in self.requests]
+        return [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+
     def step(self, drafts: list[list[int]], draft_probs: Tensor | None = None) -> Any:
         """Does a step in which each request has drafts, and returns vLLM's output."""
-        texts = [each.prompt + each.output for each in self.requests]
-        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
-        logits = torch.stack([model(text) for text in places]).to(self.device)
+        logits = torch.stack([model(text) for text in self.places(drafts)]).to(self.device)
         metadata = self.metadata(drafts)
         if not any(drafts):
             output = self.sampler(logits=logits, sampling_metadata=metadata)
@@ -113,7 +86,7 @@ class Engine:
             request.output += kept
             if output.logprobs_tensors is not None:
                 at = number * len(ids)
-                request.logprobs += output.logprobs_tensors.logprobs[at : at + len(kept), 0].tolist()
+                request.reported += output.logprobs_tensors.logprobs[at : at + len(kept), 0].tolist()
         return output
 
     def spec_metadata(self, drafts: list[list[int]]) -> Any:
@@ -152,46 +125,9 @@ class Engine:
 
     def metadata(self, drafts: list[list[int]]) -> Any:
         """Returns what vLLM's batch says of its requests."""
-        asked = self.requests
         for processor in self.processors.non_argmax_invariant:
             processor.update_state(None)
-
-        def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.tensor([getattr(each, name) for each in asked], dtype=dtype, device=self.device)
-
-        is_penalized = any((each.presence, each.frequency, each.repetition) != (0, 0, 1) for each in asked)
-        longest = max(len(each.prompt) for each in asked)
-        prompts = [each.prompt + [VOCAB_SIZE] * (longest - len(each.prompt)) for each in asked]
-        is_greedy = [each.temperature == 0 for each in asked]
-        metadata = self.vllm.SamplingMetadata(
-            temperature=None if all(is_greedy) else column("temperature"),
-            all_greedy=all(is_greedy),
-            all_random=not any(is_greedy),
-            top_p=column("top_p") if any(each.top_p < 1 for each in asked) else None,
-            top_k=column("top_k", torch.int32) if any(each.top_k < VOCAB_SIZE for each in asked) else None,
-            generators={row: each.generator for row, each in enumerate(asked) if each.generator is not None},
-            max_num_logprobs=self.logprobs,
-            no_penalties=not is_penalized,
-            prompt_token_ids=torch.tensor(prompts, device=self.device) if is_penalized else None,
-            frequency_penalties=column("frequency"),
-            presence_penalties=column("presence"),
-            repetition_penalties=column("repetition"),
-            output_token_ids=[each.output for each in asked],
-            spec_token_ids=drafts,
-            allowed_token_ids_mask=None,
-            bad_words_token_ids={
-                row: [[token] for token in each.banned] for row, each in enumerate(asked) if each.banned
-            },
-            logitsprocs=self.processors,
-        )
-        if self.is_noted:
-            facts = {
-                "temperature": np.array([not greedy for greedy in is_greedy], np.float32),
-                "top_k": np.array([each.top_k for each in asked], np.int32),
-                "top_p": np.array([each.top_p for each in asked], np.float32),
-            }
-            note(facts, metadata.temperature, metadata.top_k, metadata.top_p)
-        return metadata
+        return self.batch.refresh(drafts)
 
 
 REQUESTS: tuple[dict[str, Any], ...] = (
@@ -214,9 +150,9 @@ STOPS = {*range(0, VOCAB_SIZE, 2)}
 LENGTH = 20
 
 
-def requests(kinds: Sequence[dict[str, Any]] = REQUESTS) -> list[Request]:
+def requests(kinds: Sequence[dict[str, Any]] = REQUESTS, **more: Any) -> list[Request]:
     """Returns new requests."""
-    return [Request(**kind) for kind in kinds]
+    return [Request(**kind, **more) for kind in kinds]
 
 
 def drafters(plain: list[list[int]], kinds: Sequence[dict[str, Any]]) -> dict[str, Drafter]:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.integrations import sglang as adapter
-from tests.integrations.drafting_engine import LENGTH, VOCAB_SIZE, Request, model
+from tests.integrations.drafting_engine import LENGTH, VOCAB_SIZE, model
+from tests.integrations.vllm_batches import Request
 
 NODES = 7
 OFF = 1 << 30
@@ -177,20 +177,6 @@ class TreeChecks:
         trees = Trees(*sglang)
         assert trees.decode(is_chain, expected) == expected
         assert trees.steps < LENGTH * 0.8
-
-    def test_a_planted_fault(self, sglang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All nodes of a request have the position of the first."""
-        expected = Trees(*sglang).plain()
-        own = adapter.drawn_with
-
-        def draw(logits: Tensor, asking: None, **named: Any) -> tuple[Tensor, None]:
-            if len(logits) > len(REQUESTS):
-                first = named["position"].view(-1, NODES)[:, :1]
-                named["position"] = first.repeat(1, NODES).view(-1)
-            return own(logits, asking, **named)
-
-        monkeypatch.setattr(adapter, "drawn_with", draw)
-        assert Trees(*sglang).decode(False, expected) != expected
 
     def test_without_seeds_texts_differ(self, sglang: Any) -> None:
         texts = []

@@ -1,6 +1,6 @@
 """Drafts inside SGLang: its own `eagle_sample` with the plugin installed, beside plain decoding by its own `Sampler`.
 
-`make test-integrations` runs this in an environment that has SGLang; there is no device in it, so SGLang has no kernel
+`nox -s integrations` runs this in an environment that has SGLang; there is no device in it, so SGLang has no kernel
 that follows a tree: one in Python does it here. `sglang_npu.py` does the same on the emulated NPU.
 """
 

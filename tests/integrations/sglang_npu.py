@@ -1,6 +1,6 @@
 """The tests of `sglang_backend.py` and `sglang_drafts_parity.py` on the emulated NPU, one of SGLang's platforms.
 
-`make test-integrations` runs this in an environment that has SGLang and torch_npu; there is no NPU in it.
+`nox -s integrations` runs this in an environment that has SGLang and torch_npu; there is no NPU in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests of SGLang: their fields are those of the real class, and mean what SGLang makes of them.
 
-`make test-integrations` runs this in an environment that has SGLang; the modules need no accelerator.
+`nox -s integrations` runs this in an environment that has SGLang; the modules need no accelerator.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""What SGLang's verification of drafts looks like from outside; `sglang_drafts_parity.py` has the real one."""
+"""What SGLang's batches, settings and verification of drafts look like from outside, for tests without SGLang."""
 
 from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from ascend_sample.integrations import sglang as adapter
 from ascend_sample.integrations import sglang_drafts, sglang_settings
 from tests.integrations.drafting_trees import follow
 
@@ -95,3 +97,59 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
         return str(declared.get("sampling_backend", view.sampling_backend))
 
     return resolved
+
+
+def batch_info(is_noted: bool = False) -> type[Any]:
+    """Makes a class like SGLang's, whose three methods do what SGLang's do with the tensors of a batch.
+
+    Args:
+        is_noted: as it is with the backend: the host knows what the tensors hold.
+    """
+
+    class SamplingBatchInfo:
+        need_top_k_sampling = need_top_p_sampling = need_min_p_sampling = True
+        max_top_k = sampling_mask_batch_indices = None
+
+        @classmethod
+        def from_schedule_batch(cls, batch: Any, vocab_size: int) -> Any:
+            info: Any = cls()
+            for name, tensor in adapter.TENSORS.items():
+                values = torch.tensor([getattr(request.sampling_params, name) for request in batch.reqs])
+                kind = torch.int32 if name == "top_k" else torch.float32
+                setattr(info, tensor, values.to(kind).to(batch.device, non_blocking=True))
+            info.temperatures = info.temperatures.view(-1, 1)
+            info.sampling_seed = None
+            if getattr(batch, "is_deterministic", True):
+                info.sampling_seed = torch.arange(len(batch.reqs), device=batch.device)
+            return info
+
+        def filter_batch(self, keep_indices: list[int], keep_indices_device: torch.Tensor) -> None:
+            for name in (*adapter.TENSORS.values(), "sampling_seed"):
+                if getattr(self, name) is not None:
+                    setattr(self, name, getattr(self, name)[keep_indices_device])
+
+        def merge_batch(self, other: Any) -> None:
+            for name in (*adapter.TENSORS.values(), "sampling_seed"):
+                if getattr(self, name) is not None:
+                    setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
+
+    for _ in range(2 * is_noted):
+        adapter.note_host_values(SamplingBatchInfo, lambda: True)
+    return SamplingBatchInfo
+
+
+def batch_of(kind: type[Any], requests: Any, device: str, seeds: Sequence[int | None] = (), copies: int = 1) -> Any:
+    """Makes a batch of requests, each a temperature, top-k, top-p and min-p.
+
+    Args:
+        kind: the class, of `batch_info`.
+        requests: at most as many as there are seeds, where there are some.
+        device: of its tensors.
+        seeds: of the requests, without SGLang's `enable_deterministic_inference`; none: SGLang has them.
+        copies: of each request.
+    """
+    asked = [dict(zip(adapter.TENSORS, request, strict=True)) for request in requests]
+    for values, seed in zip(asked, seeds, strict=False):
+        values |= {"sampling_seed": seed, "n": copies}
+    reqs = [SimpleNamespace(sampling_params=SimpleNamespace(**values)) for values in asked]
+    return kind.from_schedule_batch(SimpleNamespace(reqs=reqs, device=device, is_deterministic=not seeds), 30)

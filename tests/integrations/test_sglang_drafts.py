@@ -1,6 +1,6 @@
 """Drafts of SGLang where SGLang is not installed: on stand-ins for its functions.
 
-`make test-integrations` runs the same checks inside SGLang (sglang_drafts_parity.py).
+`nox -s integrations` runs the same checks inside SGLang (sglang_drafts_parity.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def made(utils: Any) -> Any:
     first = utils.eagle_sample
     sglang_drafts.install(adapter._drawn, adapter.BACKEND)
     assert utils.eagle_sample is first
+    assert [sys.modules[name].eagle_sample for name in sglang_drafts.IMPORTERS] == [first] * 2, "by name too"
 
     def sample(logits: Tensor, info: Any, positions: Tensor) -> Tensor:
         return adapter._forward(SimpleNamespace(masked_rows=None), logits, info, False, False, positions)[0]
@@ -45,12 +46,6 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 class TestStandIns(TreeChecks):
     """All that must hold."""
-
-
-def test_those_who_have_it_by_name_get_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    utils = speculation(monkeypatch)
-    made(utils)
-    assert [sys.modules[name].eagle_sample for name in sglang_drafts.IMPORTERS] == [utils.eagle_sample] * 2
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ascend_sample.integrations import sglang as adapter
 from ascend_sample.integrations import sglang_positions
+from tests.integrations.sglang_stand_ins import batch_info, batch_of
 from tests.support.emulation import nobody_waits
 
 ROWS, COLUMNS, MOST_LAUNCHES = 4, 1400, 15
 LENGTHS = torch.tensor([5, 1, 900, 77])
-NAMES = tuple(adapter.TENSORS.values())
 
 
 class Runner:
@@ -40,18 +38,8 @@ def runner() -> Any:
 
 def info_on(device: str) -> Any:
     """Requests with a top-k, of which the host knows all, as it does in SGLang."""
-    facts = {
-        "temperature": np.array([0.7, 1, 1, 2], np.float32),
-        "top_k": np.array([20, 1, 900, 40], np.int32),
-        "top_p": np.array([0.9, 1, 1, 0.95], np.float32),
-        "min_p": np.zeros(ROWS, np.float32),
-    }
-    tensors = {name: torch.from_numpy(facts[field]).to(device) for field, name in adapter.TENSORS.items()}
-    is_needed = {f"need_{field}_sampling": True for field in ("top_k", "top_p", "min_p")}
-    info = SimpleNamespace(**tensors, **is_needed, max_top_k=None, sampling_seed=None)
-    adapter._note(info, facts)
-    adapter._seeds[info.temperatures] = torch.tensor([3, -4, 2**62, 8])
-    return info
+    asked = ((0.7, 20, 0.9, 0.0), (1.0, 1, 1.0, 0.0), (1.0, 900, 1.0, 0.0), (2.0, 40, 0.95, 0.0))
+    return batch_of(batch_info(is_noted=True), asked, device, (3, -4, 2**62, 8))
 
 
 def batch_on(device: str, info: Any, lengths: Tensor | None, step: int) -> Any:
@@ -82,34 +70,24 @@ def test_lengths_that_are_not_those_of_the_rows(runner: Any, accelerator: str, l
     assert torch.equal(found.cpu(), expected)
 
 
-def test_another_batch_than_the_runners(runner: Any) -> None:
+def test_positions_are_those_of_the_runners_batch_while_it_samples() -> None:
     """What is sampled behind the runner, or by something within it, has positions of its own."""
     info, positions = info_on("cpu"), torch.arange(ROWS)
-    assert sglang_positions.of_rows(info, positions) is positions
-
-    class Within(Runner):
-        def sample(self, logits_output: Tensor, forward_batch: Any) -> Any:
-            assert sglang_positions.of_rows(info, positions) is positions
-            return sglang_positions.of_rows(forward_batch.sampling_info, positions).tolist()
-
-    sglang_positions.take_runner(Within)
-    batch = batch_on("cpu", info_on("cpu"), LENGTHS, 1)
-    assert Within().sample(logits_of(0), batch) == LENGTHS.tolist()
-    assert sglang_positions.of_rows(batch.sampling_info, positions) is positions
-
-
-def test_an_empty_sequence_is_where_sglang_says() -> None:
-    """Its decode steps clamp positions."""
     taken: list[list[int]] = []
 
     class Within(Runner):
         def sample(self, logits_output: Tensor, forward_batch: Any) -> Any:
-            taken.append(sglang_positions.of_rows(forward_batch.sampling_info, LENGTHS).tolist())
+            assert sglang_positions.of_rows(info, positions) is positions
+            taken.append(sglang_positions.of_rows(forward_batch.sampling_info, positions).tolist())
 
     sglang_positions.take_runner(Within)
-    batch = SimpleNamespace(sampling_info=info_on("cpu"), seq_lens_cpu=torch.tensor([0, 1, 2, 3], dtype=torch.int32))
+    assert sglang_positions.of_rows(info, positions) is positions
+    batch = batch_on("cpu", info_on("cpu"), LENGTHS, 1)
     Within().sample(logits_of(0), batch)
-    assert taken == [[0, 0, 1, 2]]
+    assert sglang_positions.of_rows(batch.sampling_info, positions) is positions
+    batch.seq_lens_cpu = torch.tensor([0, 1, 2, 3], dtype=torch.int32)  # SGLang's decode steps clamp positions
+    Within().sample(logits_of(0), batch)
+    assert taken == [LENGTHS.tolist(), [0, 0, 1, 2]]
 
 
 def test_chains_of_drafts_follow_the_lengths() -> None:
@@ -121,10 +99,3 @@ def test_chains_of_drafts_follow_the_lengths() -> None:
     assert sglang_positions.of_nodes(tree) is tree.positions
     for unknown in (SimpleNamespace(**nodes, tree_topk=1, seq_lens_cpu=None), SimpleNamespace(**nodes, tree_topk=-1)):
         assert sglang_positions.of_nodes(unknown) is unknown.positions
-
-
-def test_the_runner_is_taken_when_sglang_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner: Any = type("ModelRunner", (Runner,), {"sample": Runner.sample})
-    monkeypatch.setitem(sys.modules, sglang_positions.RUNNER, SimpleNamespace(ModelRunner=runner))
-    sglang_positions.install()
-    assert runner.sample.replaced is Runner.sample

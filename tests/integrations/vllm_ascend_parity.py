@@ -1,6 +1,6 @@
 """vllm_ascend's own classes with the plugin installed, on the emulated NPU.
 
-`make test-integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it,
+`nox -s integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it,
 and none of vllm_ascend's compiled kernels.
 """
 
@@ -39,9 +39,9 @@ from vllm_ascend.worker.npu_input_batch import NPUInputBatch
 
 from ascend_sample import hostcann
 from ascend_sample.integrations import vllm_shards
-from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm_served import draws_here, served
 from tests.integrations.drafting_checks import DraftChecks
+from tests.integrations.vllm_batches import asked_of
 from tests.integrations.vllm_sources import check_ascend
 
 ROWS, VOCAB_SIZE = 40, 1000
@@ -83,22 +83,8 @@ def columns(device: str) -> dict[str, Tensor]:
 
 def metadata(rows: int, device: str, generators: dict[int, torch.Generator], **changes: Any) -> SamplingMetadata:
     """What vLLM's batch says of requests."""
-    values: dict[str, Any] = {
-        "all_greedy": False,
-        "all_random": False,
-        "generators": generators,
-        "max_num_logprobs": None,
-        "no_penalties": True,
-        "prompt_token_ids": None,
-        "frequency_penalties": torch.zeros(rows, device=device),
-        "presence_penalties": torch.zeros(rows, device=device),
-        "repetition_penalties": torch.ones(rows, device=device),
-        "output_token_ids": [[] for _ in range(rows)],
-        "allowed_token_ids_mask": None,
-        "bad_words_token_ids": {},
-        "logitsprocs": LogitsProcessors(),
-    }
-    return SamplingMetadata(**(values | changes))
+    values: dict[str, Any] = {"generators": generators, "logitsprocs": LogitsProcessors()}
+    return asked_of(SamplingMetadata, rows, device, **(values | changes))  # type: ignore[no-any-return]
 
 
 def seeds(rows: list[int], device: str) -> dict[int, torch.Generator]:
@@ -110,12 +96,14 @@ def logits() -> Tensor:
     return torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(8)) * 3
 
 
-def tokens(asked: Any, device: str, steps: int = 3, rows: list[int] | None = None) -> list[list[int]]:
+def tokens(
+    asked: Any, device: str, steps: int = 3, rows: list[int] | None = None, dtype: torch.dtype = torch.float32
+) -> list[list[int]]:
     """Lets some of the requests draw, a few times."""
     chosen = list(range(ROWS)) if rows is None else rows
     filters = {name: values[chosen] for name, values in columns(device).items()}
     step = metadata(len(chosen), device, seeds(chosen, device), **filters)
-    of_rows = logits()[chosen].to(device)
+    of_rows = logits()[chosen].to(dtype).to(device)
     return [asked(of_rows.clone(), step).sampled_token_ids.flatten().tolist() for _ in range(steps)]
 
 
@@ -131,23 +119,13 @@ class TestSampler:
 
     def test_tokens_are_those_of_a_cpu(self, configure: Configure) -> None:
         configure()
-        expected = tokens(vllm_sampler.Sampler(), "cpu")
-        assert tokens(sampler.AscendSampler(), NPU) == expected
-        assert expected[0] != expected[1]
-
-    def test_a_seed_means_the_same_tokens_in_any_batch(self, configure: Configure) -> None:
-        configure()
+        for dtype in (torch.float32, torch.bfloat16):
+            expected = tokens(vllm_sampler.Sampler(), "cpu", dtype=dtype)
+            assert tokens(sampler.AscendSampler(), NPU, dtype=dtype) == expected
+            assert expected[0] != expected[1]
         together = tokens(sampler.AscendSampler(), NPU)
-        for row in range(0, ROWS, 7):
+        for row in range(0, ROWS, 7):  # in any batch
             assert tokens(sampler.AscendSampler(), NPU, rows=[row]) == [[step[row]] for step in together]
-
-    def test_bfloat16_logits(self, configure: Configure) -> None:
-        configure()
-        step = metadata(ROWS, NPU, seeds(list(range(ROWS)), NPU), **columns(NPU))
-        found = sampler.AscendSampler()(logits().bfloat16().to(NPU), step)
-        as_floats = metadata(ROWS, "cpu", seeds(list(range(ROWS)), "cpu"), **columns("cpu"))
-        expected = vllm_sampler.Sampler()(logits().bfloat16().float(), as_floats)
-        assert found.sampled_token_ids.tolist() == expected.sampled_token_ids.tolist()
 
     @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
     def test_logprobs(self, configure: Configure, mode: str) -> None:
@@ -280,16 +258,6 @@ class TestBatch:
         for (ids, logprobs, ranks), (expected, of_cpu, ranks_of_cpu) in zip(found[:4], found[4:], strict=True):
             assert (ids, ranks) == (expected, ranks_of_cpu)
             torch.testing.assert_close(logprobs, of_cpu, atol=1e-5, rtol=0)
-
-    def test_the_host_knows_what_it_has_sent(self, batch: Any) -> None:
-        step = batch.sampling_metadata
-        facts = facts_of(3, step.temperature, step.top_k, step.top_p)
-        assert facts is not None
-        assert {name: values.tolist() for name, values in facts.items()} == {
-            "temperature": [0, 1, 1],
-            "top_k": step.top_k.tolist(),
-            "top_p": step.top_p.tolist(),
-        }
 
     def test_ranks_draw_from_parts_of_the_vocabulary_where_that_is_asked_for(
         self, batch: Any, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """vLLM's own rejection sampler of the V1 runner with the plugin installed: seeded texts, logprobs, the target's law.
 
-`make test-integrations` runs this in environments that have vLLM; there is no accelerator in them.
+`nox -s integrations` runs this in environments that have vLLM; there is no accelerator in them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The adapter inside vLLM: beside vLLM's own sampler, and installed by vLLM's own plugin loader.
 
-`make test-integrations` runs this in environments that have vLLM; there is no accelerator in them.
+`nox -s integrations` runs this in environments that have vLLM; there is no accelerator in them.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ from vllm.v1.sample.ops import penalties as vllm_penalties
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_served, vllm_shards
+from ascend_sample.integrations import vllm_shards
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._late_tensors import LateGather, LateLogprobs
 from ascend_sample.integrations.vllm import TopKTopPSampler
+from tests.integrations.vllm_batches import asked_of
 from tests.integrations.vllm_sources import check_shards, check_steps
 from tests.integrations.vllm_split_engine import Ranks, here
 from tests.integrations.without_pinning import do_without_pinning
@@ -61,26 +64,7 @@ def is_near_a_boundary(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Te
     return near | (is_close & (p < 1))
 
 
-def metadata(rows: int, **changes: Any) -> SamplingMetadata:
-    values: dict[str, Any] = {
-        "temperature": torch.ones(rows),
-        "all_greedy": False,
-        "all_random": True,
-        "top_p": None,
-        "top_k": None,
-        "generators": {},
-        "max_num_logprobs": None,
-        "no_penalties": True,
-        "prompt_token_ids": None,
-        "frequency_penalties": torch.zeros(rows),
-        "presence_penalties": torch.zeros(rows),
-        "repetition_penalties": torch.ones(rows),
-        "output_token_ids": [[] for _ in range(rows)],
-        "allowed_token_ids_mask": None,
-        "bad_words_token_ids": {},
-        "logitsprocs": LogitsProcessors(),
-    }
-    return SamplingMetadata(**(values | changes))
+metadata = partial(asked_of, SamplingMetadata, logitsprocs=LogitsProcessors())
 
 
 def has_v2() -> bool:
@@ -134,12 +118,6 @@ class TestBesideVllm:
         assert different == 0
         assert near < ROWS // 20
 
-    def test_ties_are_kept_on_demand(self) -> None:
-        logits = torch.randint(-3, 4, (500, COLUMNS), generator=torch.Generator().manual_seed(1)).float()
-        k = torch.randint(1, COLUMNS, (500,), dtype=torch.int32)
-        own = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, None)
-        assert torch.equal(TopKTopPSampler("processed_logits", keep_ties=True)(logits, {}, k, None)[1], own)
-
     @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
     def test_same_interface(self, mode: str) -> None:
         logits, k, p = next(blocks("kp"))
@@ -160,45 +138,6 @@ class TestInstalled:
         again = vllm_sampler.TopKTopPSampler
         adapter.register()
         assert vllm_sampler.TopKTopPSampler is again
-
-    def test_greedy_and_random_rows_in_one_batch(self) -> None:
-        logits, k, p = next(blocks("kp"))
-        assert k is not None
-        temperature = torch.ones(BLOCK)
-        temperature[::2] = 0
-        output = vllm_sampler.Sampler()(
-            logits.clone(), metadata(BLOCK, temperature=temperature, all_random=False, top_k=k, top_p=p)
-        )
-        ids = output.sampled_token_ids.squeeze(1).long()
-        assert torch.equal(ids[::2], logits.argmax(1)[::2])
-        kept = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, p)
-        is_kept = kept.gather(1, ids[:, None]).squeeze(1) > -torch.inf
-        assert is_kept[1::2][~is_near_a_boundary(logits, k, p)[1::2]].all()
-
-    def test_a_seed_means_the_same_token_in_any_batch(self) -> None:
-        logits, k, p = next(blocks("kp"))
-        assert k is not None
-        assert p is not None
-        sampler = vllm_sampler.Sampler()
-
-        def run(rows: list[int], row: int) -> int:
-            generators = {rows.index(row): torch.Generator().manual_seed(77)}
-            output = sampler(
-                logits[rows].clone(), metadata(len(rows), generators=generators, top_k=k[rows], top_p=p[rows])
-            )
-            return int(output.sampled_token_ids[rows.index(row), 0])
-
-        for row in range(20):
-            assert run([row], row) == run(list(range(20)), row) == run([*range(50, 60), row], row)
-
-    def test_processed_logprobs_reach_the_output(self) -> None:
-        logits, k, _ = next(blocks("k"))
-        output = vllm_sampler.Sampler(logprobs_mode="processed_logprobs")(
-            logits.clone(), metadata(BLOCK, top_k=k, max_num_logprobs=2)
-        )
-        ids = output.sampled_token_ids.long()
-        expected = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, None).log_softmax(1).gather(1, ids)
-        torch.testing.assert_close(output.logprobs_tensors.logprobs[:, :1], expected, atol=1e-5, rtol=0)
 
     @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
     def test_logprobs_are_those_of_vllm(self, mode: str) -> None:
@@ -302,20 +241,6 @@ class TestInstalled:
             near += int(is_near.sum())
         assert near < ROWS // 10
 
-    def test_distribution(self) -> None:
-        """200,000 draws of one row against float64 probabilities, by chi-square with 9 degrees; 60 is beyond 1e-8."""
-        row = torch.randn(1, COLUMNS, generator=torch.Generator().manual_seed(4)) * 2
-        k = torch.tensor([10], dtype=torch.int32)
-        expected = vllm_ops.apply_top_k_top_p_pytorch(row.double(), k, None).softmax(1)[0] * 200_000
-        torch.manual_seed(1)
-        sampler = vllm_sampler.TopKTopPSampler()
-        ids = sampler(row.expand(200_000, -1), {}, k.expand(200_000), None)[0]
-        observed = torch.bincount(ids, minlength=COLUMNS)
-        kept = expected > 0
-        assert int(kept.sum()) == 10
-        assert observed[~kept].sum() == 0
-        assert float(((observed - expected)[kept] ** 2 / expected[kept]).sum()) < 60
-
 
 class TestHostValues:
     """The batch notes what it copies to the device; requests come, go and change places as vLLM does it."""
@@ -394,21 +319,6 @@ class TestHostValues:
             assert third.top_p is None
             assert facts_of(3, second.top_k, second.top_p) is None
 
-    def test_reach_the_draw(self, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        given: list[Any] = []
-
-        def draw(logits: Tensor, **named: Any) -> Tensor:
-            given.append(named["facts"])
-            return logits.argmax(1)
-
-        monkeypatch.setattr(vllm_served, "draw", draw)
-        self.add(batch, "a", temperature=0.7, top_k=50)
-        batch.refresh_metadata()
-        asked = batch.sampling_metadata
-        sampler = vllm_sampler.Sampler().topk_topp_sampler
-        sampler(torch.randn(1, self.VOCAB_SIZE), asked.generators, asked.top_k, asked.top_p)
-        assert given[0]["top_k"].tolist() == [50]
-
 
 class TestPlugin:
     """Each in a process of its own, through vLLM's loader and the entry point of the package."""
@@ -422,21 +332,19 @@ found = own.TopKTopPSampler
 print("replaced", hasattr(found, "replaced"), hasattr(getattr(found, "replaced", None), "replaced"))
 """
 
-    def run(self, monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        finished = subprocess.run([sys.executable, "-c", self.CODE], capture_output=True, text=True, timeout=300)
+    @pytest.mark.parametrize(
+        ("variables", "found"),
+        [
+            ({}, "True False"),
+            ({"ASCEND_SAMPLE_VLLM": "0"}, "False False"),
+            ({"VLLM_PLUGINS": "another"}, "False False"),
+        ],
+    )
+    def test_it_is_installed_once_unless_it_is_switched_off(self, variables: dict[str, str], found: str) -> None:
+        command = (sys.executable, "-c", self.CODE)
+        finished = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)
         assert finished.returncode == 0, finished.stderr
-        return finished.stdout.strip().splitlines()[-1]
-
-    def test_installs_itself_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.run(monkeypatch) == "replaced True False"
-
-    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.run(monkeypatch, ASCEND_SAMPLE_VLLM="0") == "replaced False False"
-
-    def test_not_among_the_allowed_plugins(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.run(monkeypatch, VLLM_PLUGINS="another") == "replaced False False"
+        assert finished.stdout.strip().splitlines()[-1] == f"replaced {found}"
 
 
 class TestShards:

@@ -1,6 +1,6 @@
 """Requests of vLLM and of OpenAI's API: their fields are those of the real classes, and mean what vLLM makes of them.
 
-`make test-integrations` runs this in an environment that has vLLM and openai.
+`nox -s integrations` runs this in an environment that has vLLM and openai.
 """
 
 from __future__ import annotations

@@ -1,28 +1,43 @@
-"""A small engine with the parts of vLLM's V1 runner that logits go through, of which each rank has a part.
+"""A small engine with the parts of vLLM's V1 runner that logits go through, of which each rank has a part; its checks.
 
-A rank is a thread or a process: whatever has an exchange. What vLLM does is looked up in its source, and written anew.
+A rank is a thread or a process: whatever has an exchange. As a program this is a rank of a group of gloo:
+
+    python -m torch.distributed.run --standalone --nproc_per_node=2 -m tests.integrations.vllm_split_engine
 """
 
 from __future__ import annotations
 
+import ascend_sample  # noqa: F401  # isort: skip  imports torch in a way that needs no CANN
+
+import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from ascend_sample.integrations import vllm, vllm_cpu, vllm_shards
-from ascend_sample.sampling.vocabulary_parallel import Exchange
+from ascend_sample.integrations import vllm_cpu, vllm_shards
+from ascend_sample.sampling.vocabulary_parallel import Exchange, ProcessGroupExchange
 from tests.integrations import vllm_stand_ins
-from tests.integrations.vllm_stand_ins import LogitsProcessors, SamplerOutput, SamplingMetadata
+from tests.integrations.vllm_batches import InputBatch, NotedBatch, Request
+from tests.integrations.vllm_stand_ins import (
+    Foreign,
+    LogitBiasLogitsProcessor,
+    LogitsProcessors,
+    MinPLogitsProcessor,
+    Sampler,
+    SamplerOutput,
+)
 from tests.sampling.vocabulary_parallel.shard_ranks import Counted
 
 PADDING = 1e4
 """The logits of padding would win every row."""
+STEPS = 4
 
 
 class Ranks:
@@ -87,151 +102,6 @@ class LogitsProcessor(nn.Module):
         return gathered
 
 
-class MinPLogitsProcessor:
-    __module__ = "vllm.v1.sample.logits_processor.builtin"
-
-    def __init__(self) -> None:
-        self.min_p: Tensor | None = None
-        self.min_p_count = 0
-
-    def apply(self, logits: Tensor) -> Tensor:
-        if not self.min_p_count:
-            return logits
-        assert self.min_p is not None
-        probabilities = logits.softmax(1)
-        least = probabilities.amax(1, keepdim=True) * self.min_p.unsqueeze(1)
-        return logits.masked_fill_(probabilities < least, -torch.inf)
-
-
-class LogitBiasLogitsProcessor:
-    __module__ = "vllm.v1.sample.logits_processor.builtin"
-
-    def __init__(self) -> None:
-        self.biases: dict[int, dict[int, float]] = {}
-
-    def apply(self, logits: Tensor) -> Tensor:
-        for row, bias in self.biases.items():
-            for token, more in bias.items():
-                logits[row, token] += more
-        return logits
-
-
-class Foreign:
-    """A processor of logits that somebody has written; it forbids the first id."""
-
-    def apply(self, logits: Tensor) -> Tensor:
-        logits[:, 0] = -torch.inf
-        return logits
-
-
-@dataclass
-class Request:
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    seed: int | None = None
-    min_p: float = 0.0
-    presence: float = 0.0
-    logprobs: int | None = None
-    bias: dict[int, float] = field(default_factory=dict)
-    bad: list[int] = field(default_factory=list)
-    allowed: list[int] | None = None
-    output: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
-
-
-class InputBatch:
-    """The requests, whose numbers are copied to tensors whenever the batch changes."""
-
-    def __init__(self, vocab_size: int, processors: LogitsProcessors | None = None, device: str = "cpu") -> None:
-        self.vocab_size = vocab_size
-        self.requests: list[Request] = []
-        self.min_p, self.bias = MinPLogitsProcessor(), LogitBiasLogitsProcessor()
-        self.logitsprocs = processors or LogitsProcessors([self.min_p], [self.bias])
-        self.tensors = {name: torch.zeros(64, device=device) for name in ("temperature", "top_p")}
-        self.tensors["top_k"] = torch.zeros(64, dtype=torch.int32, device=device)
-
-    @property
-    def num_reqs(self) -> int:
-        return len(self.requests)
-
-    def refresh(self) -> None:
-        columns = {
-            "temperature": [each.temperature for each in self.requests],
-            "top_p": [each.top_p for each in self.requests],
-            "top_k": [each.top_k or self.vocab_size for each in self.requests],
-        }
-        for name, values in columns.items():
-            dtype = np.int32 if name == "top_k" else np.float32
-            setattr(self, f"{name}_cpu", np.array(values, dtype))
-        self.min_p.min_p = torch.tensor([each.min_p for each in self.requests])
-        self.min_p.min_p_count = sum(each.min_p > 0 for each in self.requests)
-        self.bias.biases = {row: each.bias for row, each in enumerate(self.requests) if each.bias}
-        self.metadata = self._make_sampling_metadata()
-
-    def _make_sampling_metadata(self) -> SamplingMetadata:
-        requests, count = self.requests, self.num_reqs
-
-        def copied(name: str, is_there: bool) -> Tensor | None:
-            return (
-                self.tensors[name][:count].copy_(torch.from_numpy(getattr(self, f"{name}_cpu"))) if is_there else None
-            )
-
-        all_greedy = all(each.temperature == 0 for each in requests)
-        masks = None
-        if any(each.allowed is not None for each in requests):
-            masks = torch.zeros(count, self.vocab_size, dtype=torch.bool)
-            for row, each in enumerate(requests):
-                if each.allowed is not None:
-                    masks[row] = True
-                    masks[row, each.allowed] = False
-        asked = [each.logprobs for each in requests if each.logprobs is not None]
-        return SamplingMetadata(
-            temperature=copied("temperature", not all_greedy),
-            all_greedy=all_greedy,
-            all_random=all(each.temperature > 0 for each in requests),
-            top_p=copied("top_p", any(each.top_p < 1 for each in requests)),
-            top_k=copied("top_k", any(each.top_k is not None for each in requests)),
-            generators={row: each.generator for row, each in enumerate(requests) if each.generator is not None},
-            max_num_logprobs=max(asked, default=None),
-            no_penalties=not any(each.presence for each in requests),
-            prompt_token_ids=torch.full((count, 1), self.vocab_size),
-            frequency_penalties=torch.zeros(count),
-            presence_penalties=torch.tensor([each.presence for each in requests]),
-            repetition_penalties=torch.ones(count),
-            output_token_ids=[each.output for each in requests],
-            spec_token_ids=[[] for _ in requests],
-            allowed_token_ids_mask=masks,
-            bad_words_token_ids={row: [[token] for token in each.bad] for row, each in enumerate(requests) if each.bad},
-            logitsprocs=self.logitsprocs,
-        )
-
-
-class Sampler(vllm_stand_ins.Sampler):
-    def forward(  # type: ignore[override]
-        self,
-        logits: Tensor,
-        sampling_metadata: SamplingMetadata,
-        predict_bonus_token: bool = False,
-        logprobs_mode_override: str | None = None,
-    ) -> SamplerOutput:
-        processed = logits.to(torch.float32).clone()
-        if sampling_metadata.allowed_token_ids_mask is not None:
-            processed.masked_fill_(sampling_metadata.allowed_token_ids_mask, -torch.inf)
-        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
-            processed = processor.apply(processed)
-        raw = logits
-        processed = self.apply_logits_processors(processed, sampling_metadata, False)
-        token_ids, reported = self.sample(processed, sampling_metadata)
-        logprobs = None
-        if sampling_metadata.max_num_logprobs is not None:
-            values = raw.float() if reported is None else reported
-            logprobs = vllm_stand_ins.gathered(values, self.logprobs_mode, token_ids)
-        return SamplerOutput(token_ids.int().unsqueeze(1), logprobs)
-
-
 def apply_grammar_bitmask(scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Tensor) -> None:
     """Forbids odd ids, in place and past torch's dispatcher, as kernels that are compiled for it do."""
     logits.numpy()[:, 1::2] = -np.inf
@@ -263,7 +133,7 @@ class Runner:
         assert logits is not None
         if has_grammar:
             self._module.apply_grammar_bitmask(None, None, self.input_batch, logits)
-        output = self.sampler(logits=logits, sampling_metadata=self.input_batch.metadata)
+        output: SamplerOutput = self.sampler(logits=logits, sampling_metadata=self.input_batch.sampling_metadata)
         for request, token in zip(self.input_batch.requests, output.sampled_token_ids[:, 0].tolist(), strict=True):
             request.output.append(token)
         return output
@@ -277,6 +147,7 @@ class Engine:
         is_split: draws from the parts where it can; else all is as in vLLM with the adapter.
         vocab_size, padded: without and with padding.
         broken: ids whose logits are NaN.
+        is_foreign: somebody has put a processor of logits in.
     """
 
     is_split: bool
@@ -287,17 +158,15 @@ class Engine:
     forbidden: Sequence[int] = ()
     broken: Sequence[int] = ()
     added: int = 0
-    processors: LogitsProcessors | None = None
+    is_foreign: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         # Classes of its own, as the adapter changes classes.
-        batch = type("InputBatch", (InputBatch,), {})
         processor = type("LogitsProcessor", (LogitsProcessor,), {})
         sampler = type("Sampler", (Sampler,), {})
         runner = type("Runner", (Runner,), {})
         module = types.SimpleNamespace(apply_grammar_bitmask=apply_grammar_bitmask)
-        vllm._note_host_values(batch)
         vllm_cpu.install_sampler(sampler)
         if self.is_split:
             vllm_shards.install_runner(module, runner)
@@ -307,7 +176,10 @@ class Engine:
         weight[list(self.broken)] = torch.nan
         head = Head.of(weight, self.padded, self.added, self.device)
         model = Model(processor(self.vocab_size, **self.options), head, self.forbidden)
-        self.batch = batch(self.vocab_size, self.processors, self.device)
+        self.batch = NotedBatch(self.vocab_size, 16, self.device)
+        asked = self.batch.requests
+        processors = ([MinPLogitsProcessor(asked)], [LogitBiasLogitsProcessor(asked)])
+        self.batch.logitsprocs = LogitsProcessors([], [Foreign()]) if self.is_foreign else LogitsProcessors(*processors)
         self.runner = runner(model, self.batch, sampler(), module)
         self.hidden = torch.Generator().manual_seed(2)
 
@@ -320,11 +192,144 @@ class Engine:
 
     def take(self, *requests: Request) -> None:
         """Replaces the requests."""
-        self.batch.requests = list(requests)
+        self.batch.requests[:] = requests
         self.batch.refresh()
 
 
 def install_modules(modules: Any) -> None:
     """Puts what the adapter imports of vLLM into a dictionary of modules."""
     modules["vllm.distributed.parallel_state"] = types.SimpleNamespace(get_tp_group=lambda: here.ranks)
-    modules["vllm.v1.outputs"] = types.SimpleNamespace(SamplerOutput=SamplerOutput)
+    modules["vllm.v1.outputs"] = vllm_stand_ins
+
+
+# ---- what must hold of a rank ----
+
+
+def plain_requests() -> list[Request]:
+    return [
+        Request(temperature=0),
+        Request(top_k=20, seed=3),
+        Request(temperature=0.7, top_p=0.9, seed=2**63 + 5),
+        Request(seed=4),
+        Request(temperature=1.3, top_k=5, top_p=0.8, seed=5),
+        Request(top_k=290, seed=6),
+    ]
+
+
+def compare(
+    make: Callable[[], list[Request]] = plain_requests,
+    is_gathered: bool = False,
+    has_grammar: bool = False,
+    **options: Any,
+) -> int:
+    """Raises unless tokens are those of the engine that gathers; returns how many bytes this rank sends in a step.
+
+    Args:
+        make: the requests, which all have seeds or are greedy.
+        is_gathered: whether logits have to be gathered, instead of not at all.
+        has_grammar: whether a grammar forbids ids.
+        options: of the engines.
+    """
+    ranks = here.ranks
+    gathering, splitting = Engine(False, **options), Engine(True, **options)
+    sent = 0
+    for engine in (gathering, splitting):
+        engine.take(*make())
+    for step in range(STEPS):
+        ranks.gathered.clear()
+        expected = gathering.step(has_grammar)
+        gathered = list(ranks.gathered)
+        ranks.gathered.clear()
+        ranks.cpu_group.sent.clear()
+        found = splitting.step(has_grammar)
+        sent = sum(ranks.cpu_group.sent)
+        assert found == expected, (step, found, expected)
+        assert ranks.gathered == (gathered if is_gathered else []), (step, ranks.gathered)
+    return sent
+
+
+def check_plain() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        compare(dtype=dtype)
+    compare(lambda: [Request(temperature=0)] * 3)
+    compare(lambda: [Request(seed=row) for row in range(4)])
+    compare(options={"soft_cap": 4.0, "scale": 1.5})
+    compare(lambda: [Request(seed=row) for row in range(4)], broken=[290])
+    large: dict[str, Any] = {"vocab_size": 32000, "padded": 32000, "dtype": torch.bfloat16}
+    sent = compare(lambda: [Request(top_k=50, seed=row) for row in range(8)], **large)
+    # 50 values and ids a row, and what a message has beside its rows; a gather of the logits sends 32,000.
+    assert sent / 8 <= 8 * 50 + 1 + 72 / 8, sent
+
+
+def check_whole() -> None:
+    """Whatever needs whole rows gets them."""
+    asked: dict[str, Any] = {"min_p": 0.1, "presence": 1.0, "logprobs": 2, "bias": {299: 9.0}, "banned": [7]}
+    for name, value in (asked | {"allowed": [3, 200]}).items():
+        compare(lambda more={name: value}: [*plain_requests(), Request(seed=8, **more)], is_gathered=True)
+    compare(is_gathered=True, has_grammar=True)
+    compare(is_gathered=True, forbidden=[5, 290])
+    compare(is_gathered=True, broken=[290])  # of greedy rows: vLLM takes the NaN
+    compare(lambda: [Request(temperature=0)] * 3, is_gathered=True, broken=[290])
+    compare(is_gathered=True, added=20)
+    compare(is_gathered=True, is_foreign=True)
+    compare(vocab_size=60, padded=320, is_gathered=True)  # a part is wider than the vocabulary
+
+
+def check_changes() -> None:
+    """Requests come and go, and steps that gather stand among those that do not."""
+    engines = Engine(False), Engine(True)
+    requests = [[*plain_requests(), Request(seed=9, min_p=0.2)] for _ in engines]
+    texts: list[list[list[int]]] = []
+    for engine, own in zip(engines, requests, strict=True):
+        steps = []
+        for rows in ([0, 1, 2], [0, 1, 2], [2, 6, 1], [2, 1, 3, 4], [5], [0], [4, 3, 2, 1, 0, 5], [5, 6]):
+            engine.take(*(own[row] for row in rows))
+            steps += [engine.step(), engine.step()]
+        texts.append(steps)
+    assert texts[0] == texts[1]
+
+
+def check_discarded_draws() -> None:
+    """vLLM takes the draw of a prompt's middle part back."""
+    found = []
+    for is_split in (False, True):
+        engine = Engine(is_split)
+        engine.take(*plain_requests())
+        steps = [engine.step()]
+        generator = engine.batch.requests[1].generator
+        engine.runner.sampler.topk_topp_sampler.seed_source._draws[generator] -= 1
+        found.append([*steps, engine.step(), engine.step()])
+    assert found[0] == found[1]
+
+
+def check_unseeded() -> list[list[int]]:
+    """Returns the tokens of requests without a seed, which have to be the same on all ranks."""
+    torch.manual_seed(100 + here.ranks.rank_in_group)
+    engine = Engine(True)
+    engine.take(*(Request(top_k=200) for _ in range(8)), Request(), Request(top_p=0.99))
+    here.ranks.gathered.clear()
+    found = []
+    for _ in range(STEPS):
+        engine.hidden.manual_seed(2)  # the same logits, but other noise
+        found.append(engine.step())
+    assert not here.ranks.gathered
+    assert all(found[0] != each for each in found[1:])
+    return found
+
+
+CHECKS = (check_plain, check_whole, check_changes, check_discarded_draws, check_unseeded)
+
+
+def main() -> None:
+    """Runs a rank of gloo."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    install_modules(sys.modules)
+    here.ranks = Ranks(ProcessGroupExchange(None))
+    check_changes()
+    check_unseeded()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

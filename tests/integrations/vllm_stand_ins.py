@@ -1,11 +1,15 @@
-"""What vLLM's V1 samplers look like from outside, for tests without vLLM; `vllm_drafts_parity.py` has the real ones."""
+"""vLLM's V1 samplers and processors of logits, written anew by their source, for tests without vLLM.
+
+`vllm_parity.py` and `vllm_drafts_parity.py` have the real ones.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,10 +17,20 @@ from torch import Tensor, nn
 
 from ascend_sample.integrations.vllm import TopKTopPSampler
 
+OF_VLLM = "vllm.stand_in"
+"""A module of vLLM, by its name."""
+
 
 def configure_ascend(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     """Makes this the configuration of vllm_ascend."""
     monkeypatch.setitem(sys.modules, "vllm_ascend.ascend_config", SimpleNamespace(get_ascend_config=lambda: config))
+
+
+class LogprobsTensors(NamedTuple):
+    logprob_token_ids: Tensor
+    logprobs: Tensor
+    selected_token_ranks: Tensor
+    cu_num_generated_tokens: list[int] | None = None
 
 
 @dataclass
@@ -65,25 +79,13 @@ class SpecDecodeMetadata:
     logits_indices: Tensor
 
 
-def edit(logits: Tensor, asked: SamplingMetadata, requests: list[int], outputs: list[list[int]]) -> Tensor:
-    """Bans and penalises rows in place: of these requests, after these outputs."""
-    for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
-        for (token,) in asked.bad_words_token_ids.get(request, []):
-            logits[row, token] = -torch.inf
-        if asked.no_penalties:
-            continue
-        assert asked.prompt_token_ids is not None
-        vocab_size = logits.shape[1]
-        counts = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=vocab_size)[:vocab_size]
-        seen = counts + torch.bincount(asked.prompt_token_ids[request], minlength=vocab_size + 1)[:vocab_size]
-        repetition = torch.where(seen > 0, asked.repetition_penalties[request], 1.0)
-        logits[row] = torch.where(logits[row] > 0, logits[row] / repetition, logits[row] * repetition)
-        logits[row] -= asked.frequency_penalties[request] * counts + asked.presence_penalties[request] * (counts > 0)
-    return logits
+BatchUpdate = SimpleNamespace
 
 
 class MinTokensLogitsProcessor:
     """Keeps requests from their stops until they are long enough: of a row a request, or of one a draft."""
+
+    __module__ = OF_VLLM
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self.min_toks: dict[int, tuple[int, list[int], set[int]]] = {}
@@ -106,39 +108,130 @@ class MinTokensLogitsProcessor:
         return logits
 
 
-MinTokensLogitsProcessor.__module__ = "vllm.stand_in"
-BatchUpdate = SimpleNamespace
+class MinPLogitsProcessor:
+    """Reads the requests' `min_p` whenever it is asked."""
+
+    __module__ = OF_VLLM
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self.requests = requests
+
+    @property
+    def min_p(self) -> Tensor:
+        return torch.tensor([each.min_p for each in self.requests])
+
+    @property
+    def min_p_count(self) -> int:
+        return sum(each.min_p > 0 for each in self.requests)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        if not self.min_p_count:
+            return logits
+        probabilities = logits.softmax(1)
+        least = probabilities.amax(1, keepdim=True) * self.min_p.unsqueeze(1)
+        return logits.masked_fill_(probabilities < least, -torch.inf)
 
 
-def gathered(values: Tensor, mode: str, token_ids: Tensor) -> Any:
-    found = values if mode.endswith("logits") else values.log_softmax(1)
-    return SimpleNamespace(logprobs=found.gather(1, token_ids.long().clamp(min=0).view(-1, 1)))
+class LogitBiasLogitsProcessor:
+    """Reads the requests' `bias` whenever it is asked."""
+
+    __module__ = OF_VLLM
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self.requests = requests
+
+    @property
+    def biases(self) -> dict[int, dict[int, float]]:
+        return {row: each.bias for row, each in enumerate(self.requests) if each.bias}
+
+    def apply(self, logits: Tensor) -> Tensor:
+        for row, bias in self.biases.items():
+            for token, more in bias.items():
+                logits[row, token] += more
+        return logits
+
+
+class Foreign:
+    """A processor of logits that somebody has written, which forbids every other id."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        logits[:, ::2] = -torch.inf
+        return logits
+
+
+def apply_penalties(
+    logits: Tensor, prompt: Tensor, output: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
+) -> Tensor:
+    """Penalises in place, with a table of counts of all ids."""
+
+    def counts_of(ids: Tensor) -> Tensor:
+        counts = torch.zeros(len(ids), logits.shape[1] + 1, dtype=torch.int64)
+        return counts.scatter_add_(1, ids, torch.ones_like(ids))[:, :-1]
+
+    counts = counts_of(output)
+    penalties = torch.where((counts_of(prompt) > 0) | (counts > 0), repetition.unsqueeze(1), 1.0)
+    logits *= torch.where(logits > 0, 1.0 / penalties, penalties)
+    logits -= frequency.unsqueeze(1) * counts
+    logits -= presence.unsqueeze(1) * (counts > 0)
+    return logits
+
+
+def edit(logits: Tensor, asked: SamplingMetadata, requests: Iterable[int], outputs: list[list[int]]) -> Tensor:
+    """Bans and penalises rows in place: of these requests, after these outputs."""
+    of_rows = [*requests]
+    for row, request in enumerate(of_rows):
+        for (token,) in asked.bad_words_token_ids.get(request, []):
+            logits[row, token] = -torch.inf
+    if asked.no_penalties:
+        return logits
+    assert asked.prompt_token_ids is not None
+    longest, padding = max(map(len, outputs)), logits.shape[1]
+    output = torch.tensor([ids + [padding] * (longest - len(ids)) for ids in outputs], dtype=torch.int64)
+    numbers = (asked.presence_penalties, asked.frequency_penalties, asked.repetition_penalties)
+    return apply_penalties(logits, asked.prompt_token_ids[of_rows], output, *(each[of_rows] for each in numbers))
 
 
 class Sampler(nn.Module):
+    """It changes logits in place, after its raw logprobs."""
+
     def __init__(self, logprobs_mode: str = "raw_logprobs") -> None:
         super().__init__()
         self.logprobs_mode = logprobs_mode
         self.topk_topp_sampler = TopKTopPSampler(logprobs_mode)
 
-    def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> SamplerOutput:
-        raw = logits
-        processed = self.apply_logits_processors(logits.clone(), sampling_metadata, False)
-        token_ids, reported = self.sample(processed, sampling_metadata)
-        logprobs = None
-        if sampling_metadata.max_num_logprobs is not None:
-            logprobs = gathered(raw if reported is None else reported, self.logprobs_mode, token_ids)
-        return SamplerOutput(token_ids.int().unsqueeze(1), logprobs)
+    def forward(
+        self,
+        logits: Tensor,
+        sampling_metadata: SamplingMetadata,
+        predict_bonus_token: bool = False,
+        logprobs_mode_override: str | None = None,
+    ) -> SamplerOutput:
+        asked, raw, told = sampling_metadata, None, None
+        if asked.max_num_logprobs is not None or asked.logprob_token_ids:
+            raw = self.compute_logprobs(logits) if self.logprobs_mode == "raw_logprobs" else logits.float().clone()
+        logits = self.apply_logits_processors(logits.to(torch.float32), asked, predict_bonus_token)
+        token_ids, reported = self.sample(logits, asked)
+        values = raw if reported is None else reported
+        if values is not None and asked.logprob_token_ids:
+            told = self.gather_specific_token_logprobs(values, asked.logprob_token_ids, token_ids)
+        elif values is not None and asked.max_num_logprobs is not None:
+            has_all = asked.max_num_logprobs == -1
+            told = values if has_all else self.gather_logprobs(values, asked.max_num_logprobs, token_ids)
+        return SamplerOutput(token_ids.int().unsqueeze(1), told)
 
     def apply_logits_processors(
         self, logits: Tensor, sampling_metadata: SamplingMetadata, predict_bonus_token: bool
     ) -> Tensor:
-        outputs = sampling_metadata.output_token_ids
+        asked, outputs = sampling_metadata, sampling_metadata.output_token_ids
         if predict_bonus_token:
-            outputs = [[*ids, *more] for ids, more in zip(outputs, sampling_metadata.spec_token_ids, strict=True)]
-        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+            outputs = [[*ids, *more] for ids, more in zip(outputs, asked.spec_token_ids, strict=True)]
+        if asked.allowed_token_ids_mask is not None:
+            logits.masked_fill_(asked.allowed_token_ids_mask, -torch.inf)
+        for processor in asked.logitsprocs.non_argmax_invariant:
             logits = processor.apply(logits)
-        return edit(logits, sampling_metadata, [*range(len(logits))], outputs)
+        logits = edit(logits, asked, range(len(logits)), outputs)
+        thinking = asked.thinking_budget_state_holder
+        return logits if thinking is None else thinking.apply_to_logits(logits)  # type: ignore[no-any-return]
 
     def sample(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> tuple[Tensor, Tensor | None]:
         best = self.greedy_sample(logits)
@@ -161,6 +254,30 @@ class Sampler(nn.Module):
     def apply_temperature(logits: Tensor, temperature: Tensor, all_random: bool) -> Tensor:
         divisor = temperature if all_random else torch.where(temperature < 1e-5, 1.0, temperature)
         return logits.div_(divisor.unsqueeze(1))
+
+    @staticmethod
+    def compute_logprobs(logits: Tensor) -> Tensor:
+        return logits.log_softmax(dim=-1, dtype=torch.float32)
+
+    @staticmethod
+    def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> LogprobsTensors:
+        best = logprobs.topk(num_logprobs, dim=-1)
+        given = logprobs.gather(-1, token_ids.unsqueeze(-1))
+        ids = torch.cat((token_ids.unsqueeze(-1), best.indices), dim=1).to(torch.int32)
+        return LogprobsTensors(ids, torch.cat((given, best.values), dim=1), (logprobs >= given).sum(-1))
+
+    def gather_specific_token_logprobs(
+        self, logprobs: Tensor, logprob_token_ids: dict[int, list[int]], sampled: Tensor
+    ) -> LogprobsTensors:
+        ids = torch.zeros(len(logprobs), 1 + max(map(len, logprob_token_ids.values())), dtype=torch.int64)
+        is_valid = torch.zeros_like(ids, dtype=torch.bool)
+        is_valid[:, 0], ids[:, 0] = True, sampled
+        for row, named in logprob_token_ids.items():
+            ids[row, 1 : 1 + len(named)] = torch.as_tensor(named, dtype=torch.int64)
+            is_valid[row, 1 : 1 + len(named)] = True
+        values = logprobs.gather(-1, ids).masked_fill(~is_valid, -torch.inf)
+        ranks = (logprobs >= logprobs.gather(-1, sampled.unsqueeze(-1))).sum(-1)
+        return LogprobsTensors(ids.to(torch.int32), values, ranks)
 
 
 class RejectionSampler(nn.Module):
@@ -202,7 +319,9 @@ class RejectionSampler(nn.Module):
         starts = metadata.cu_num_sampled_tokens - torch.tensor(metadata.num_draft_tokens) - 1
         places = starts.unsqueeze(1) + torch.arange(sampled_token_ids.shape[1])
         rows = values[places.flatten().clamp(max=len(logits) - 1).long()]
-        return gathered(rows, self.sampler.logprobs_mode, sampled_token_ids.flatten())
+        if not self.sampler.logprobs_mode.endswith("logits"):
+            rows = self.sampler.compute_logprobs(rows)
+        return self.sampler.gather_logprobs(rows, max_num_logprobs, sampled_token_ids.flatten().long().clamp(min=0))
 
 
 class DeviceGenerator:

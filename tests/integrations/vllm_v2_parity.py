@@ -1,6 +1,6 @@
 """The adapter and vLLM's V2 runner, whose kernels need a device: this is about what the adapter calls.
 
-`make test-integrations` runs this in environments that have vLLM.
+`nox -s integrations` runs this in environments that have vLLM.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """xgrammar's masks of a real grammar over a real tokenizer.
 
-`make test-integrations` runs this in vLLM's environment, which has xgrammar.
+`nox -s integrations` runs this in vLLM's environment, which has xgrammar.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,10 +12,8 @@ import pytest
 import torch
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.reference import states as state_reference
 from ascend_sample.sampling.reference.distribution import target_distribution
 from ascend_sample.sampling.reference.states import adapted, adapted_target, moved_average, moved_bound, with_bound
-from tests.decoding.planting import planted
 from tests.llama_cpp.comparison import Tally, kept_by_reference, nearness, reason_of
 from tests.llama_cpp.samplers import OFF, Chain, server_chain
 
@@ -58,11 +55,7 @@ def requests_of(seed: int, **choices: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("vocab_size", SIZES)
 def test_mirostat(vocab_size: int) -> None:
-    check_mirostat(vocab_size)
-
-
-def check_mirostat(vocab_size: int) -> None:
-    """Raises unless bounds and sets are llama.cpp's, draw by draw."""
+    """Bounds and sets are llama.cpp's, draw by draw."""
     requests = requests_of(
         vocab_size, mirostat=(2,), mirostat_tau=(1.0, 3.0, 5.0), mirostat_eta=(0.05, 0.1, 0.5), temperature=(0.7, 1.0)
     )
@@ -97,11 +90,7 @@ def check_mirostat(vocab_size: int) -> None:
 
 @pytest.mark.parametrize("vocab_size", SIZES)
 def test_adaptive_p(vocab_size: int) -> None:
-    check_adaptive_p(vocab_size)
-
-
-def check_adaptive_p(vocab_size: int) -> None:
-    """Raises unless probabilities are llama.cpp's, draw by draw."""
+    """Probabilities are llama.cpp's, draw by draw."""
     requests = requests_of(
         vocab_size, adaptive_target=(0.0, 0.05, 0.3, 0.9), adaptive_decay=(0.0, 0.5, 0.9, 0.99), top_k=(0, 40)
     )
@@ -122,23 +111,6 @@ def check_adaptive_p(vocab_size: int) -> None:
                 chain.accept([left.drawn])
                 state = moved_average(params, state, float(before[left.drawn]))
     print(f"\nadaptive-p, {vocab_size}: {SEQUENCES * STEPS} draws; probabilities within {farthest:.1e}")
-
-
-@pytest.mark.parametrize(
-    ("check", "right", "wrong"),
-    [
-        pytest.param(check_mirostat, "(surprise - params", "(1.01 * surprise - params", id="another surprise"),
-        pytest.param(check_mirostat, "np.exp2(-np.clip", "np.exp(-np.clip", id="a bound in nats"),
-        pytest.param(check_adaptive_p, "/ 0.3", "/ 0.31", id="a wider peak"),
-        pytest.param(check_adaptive_p, "chance + params", "0.99 * chance + params", id="another average"),
-        pytest.param(
-            check_adaptive_p, "2 * params.adaptive_target -", "params.adaptive_target -", id="the target once"
-        ),
-    ],
-)
-def test_the_comparison_notices(check: Callable[[int], None], right: str, wrong: str) -> None:
-    with planted(state_reference, right, wrong), pytest.raises(AssertionError):
-        check(64)
 
 
 def test_mirostat_of_equal_values() -> None:

@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
-from ascend_sample.sampling.reference import distribution as reference
 from ascend_sample.sampling.reference.distribution import process_row
-from tests.decoding.planting import planted
 from tests.llama_cpp.samplers import Chain, dry, penalties
 from tests.llama_cpp.vocabulary import FIRST, SIZE, Vocabulary
 
@@ -65,15 +63,8 @@ def dry_of(params: SamplingParams, text: list[int], vocabulary: Vocabulary) -> n
 
 
 def test_dry(vocabulary: Vocabulary) -> None:
-    counts = compare_dry(vocabulary, TEXTS)
-    assert counts["with a penalty"] > TEXTS // 3
-    print(f"\nDRY, {TEXTS} texts: {dict(counts)}")
-
-
-def compare_dry(vocabulary: Vocabulary, texts: int) -> Counter[str]:
-    """Raises unless the logits are llama.cpp's; returns how many texts are of which kind."""
     rng, counts = random.Random(1), Counter[str]()
-    for number in range(texts):
+    for number in range(TEXTS):
         letters = rng.choice((2, 3, 4, 8))
         text = [FIRST + rng.randrange(letters) for _ in range(rng.randrange(60))]
         params = SamplingParams(
@@ -93,7 +84,8 @@ def compare_dry(vocabulary: Vocabulary, texts: int) -> Counter[str]:
         counts["equal" if is_equal else "a breaker begins before the range"] += 1
         counts["with a penalty"] += int((wanted != 0).any())
         assert is_equal or max(map(len, params.dry_sequence_breakers)) > 2, (params, text)
-    return counts
+    assert counts["with a penalty"] > TEXTS // 3
+    print(f"\nDRY, {TEXTS} texts: {dict(counts)}")
 
 
 def test_penalties() -> None:
@@ -115,20 +107,6 @@ def test_penalties() -> None:
             farthest = max(farthest, float(np.abs(ours - theirs).max()))
             np.testing.assert_allclose(theirs, ours, rtol=EXACT, atol=EXACT, err_msg=str(number))
     print(f"\npenalties, {TEXTS} texts: logits within {farthest:.1e}")
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        pytest.param("if length >= params.dry_allowed_length", "if length > params.dry_allowed_length", id="too short"),
-        pytest.param("max(length, longest.get(seen[place], 0))", "length", id="the last match counts"),
-        pytest.param("(seen[place],) not in breakers", "True", id="breakers lose too"),
-        pytest.param("len(text) - unbroken", "len(text)", id="breakers do not break"),
-    ],
-)
-def test_the_comparison_notices(vocabulary: Vocabulary, right: str, wrong: str) -> None:
-    with planted(reference, right, wrong), pytest.raises(AssertionError):
-        compare_dry(vocabulary, 1000)
 
 
 # ---- what differs, by hand: docs/requests.md names each ----

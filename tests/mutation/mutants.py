@@ -1,8 +1,7 @@
 """The planted faults, which faults/*.toml list: each is one that a person could make, and that some test must catch.
 
 A table `planted` names a file and the pytest arguments of the tests that are tried first, which must pass without the
-fault. Each of its faults is a name, one exact piece of text that occurs once, and the text that is there instead. Files
-beside tests that plant faults themselves (`tests/decoding/planting.py`) are alike, without the tests.
+fault. Each of its faults is a name, one exact piece of text that occurs once, and the text that is there instead.
 """
 
 from __future__ import annotations

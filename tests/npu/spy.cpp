@@ -98,7 +98,7 @@ void remember(const void* executor, const void* k, std::string text) {
   calls[executor] = {std::move(text), tensors.at(k)};
 }
 
-void write_down(uint64_t workspace_size, const void* executor, void* stream) {
+void write_down(const void* executor, void* stream) {
   Call call;
   {
     const std::lock_guard lock(mutex);
@@ -106,9 +106,8 @@ void write_down(uint64_t workspace_size, const void* executor, void* stream) {
   }
   const std::string values = text_of(read(call.k, stream));
   if (std::FILE* log = std::fopen(std::getenv("SPY_LOG"), "a"); log != nullptr) {
-    std::fprintf(log, "%s, \"given\": %llu, \"stream\": %llu, \"k_values\": %s}\n",
-                 call.text.c_str(), static_cast<unsigned long long>(workspace_size),
-                 static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stream)),
+    const auto handle = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stream));
+    std::fprintf(log, "%s, \"stream\": %llu, \"k_values\": %s}\n", call.text.c_str(), handle,
                  values.c_str());
     std::fclose(log);
   }
@@ -145,8 +144,7 @@ int aclnnTopKTopPSampleGetWorkspaceSize(const void* logits, const void* k, const
                           workspace_size, executor);
   if (status != 0) return status;
   remember(*executor, k,
-           common(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept) +
-               ", \"asked\": " + std::to_string(*workspace_size));
+           common(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept));
   return status;
 }
 
@@ -168,20 +166,19 @@ int aclnnTopKTopPSampleV2GetWorkspaceSize(const void* logits, const void* k, con
                ", \"min_p\": " + text_of(min_p) + ", \"ks_max\": " + std::to_string(ks_max) +
                ", \"input_is_logits\": " + text_of(input_is_logits) +
                ", \"is_need_sample_result\": " + text_of(is_need_sample_result) +
-               ", \"ids\": " + text_of(ids) + ", \"weights\": " + text_of(weights) +
-               ", \"asked\": " + std::to_string(*workspace_size));
+               ", \"ids\": " + text_of(ids) + ", \"weights\": " + text_of(weights));
   return status;
 }
 
 int aclnnTopKTopPSample(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
   static const auto launch = next<decltype(&aclnnTopKTopPSample)>("libopapi.so", __func__);
-  write_down(workspace_size, executor, stream);
+  write_down(executor, stream);
   return launch(workspace, workspace_size, executor, stream);
 }
 
 int aclnnTopKTopPSampleV2(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
   static const auto launch = next<decltype(&aclnnTopKTopPSampleV2)>("libopapi.so", __func__);
-  write_down(workspace_size, executor, stream);
+  write_down(executor, stream);
   return launch(workspace, workspace_size, executor, stream);
 }
 

@@ -11,27 +11,16 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 import ascend_sample
 from ascend_sample import _extension
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.npu.operators import OPERATORS
+from tests.operators.bad_inputs import good_arguments
 
 SAMPLE, SAMPLE_V2 = OPERATORS
 EACH_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
-
-
-def arguments(
-    device: str, dtype: torch.dtype, with_q: bool, requires_grad: bool = False, operator: str = SAMPLE
-) -> tuple[torch.Tensor | None, ...]:
-    logits = torch.randn(3, 50).to(dtype).to(device).requires_grad_(requires_grad)
-    k = torch.tensor([3, 0, 51], dtype=torch.int32, device=device)
-    p = torch.tensor([0.9, 0.5, 1.0]).to(dtype).to(device)
-    min_p = torch.tensor([0.1, 0.0, 1.0]).to(dtype).to(device)
-    q = torch.rand(3, 50).to(device) if with_q else None
-    return (logits, k, p, q) if not operator.startswith(SAMPLE_V2) else (logits, k, p, q, min_p)
 
 
 def test_schema() -> None:
@@ -45,14 +34,6 @@ def test_schema() -> None:
         "bool is_need_sample_result=False) -> (Tensor logits_select_idx, Tensor logits_top_kp_select, "
         "Tensor logits_idx, Tensor logits_sort_masked)"
     )
-
-
-def test_fake_kernel_refuses_what_the_kernels_refuse() -> None:
-    logits, k, p, _ = arguments("meta", torch.float16, False)
-    with pytest.raises(TypeError, match="k must be int32"):
-        torch.ops.ascend_sample.top_k_top_p_sample(logits, k.long(), p)
-    with pytest.raises(ValueError, match="one value for each row"):
-        torch.ops.ascend_sample.top_k_top_p_sample(logits, k[:2], p)
 
 
 class Kept(NamedTuple):
@@ -127,9 +108,9 @@ def test_compiling_what_needs_a_derivative_says_what_to_do(kept: Kept, operator:
     ("is_need_logits", "names"), [(False, "logits_sort_masked"), (True, "logits_top_kp_select and logits_sort_masked")]
 )
 def test_weights_have_no_derivative(is_need_logits: bool, names: str) -> None:
-    logits, k, p, _ = arguments("cpu", torch.float32, False, requires_grad=True)
+    logits = torch.randn(3, 50, requires_grad=True)
     result = ascend_sample.top_k_top_p_sample_v2(
-        logits, k, p, is_need_logits=is_need_logits, is_need_sample_result=True
+        logits, 3, 0.9, is_need_logits=is_need_logits, is_need_sample_result=True
     )
     assert not result.logits_idx.requires_grad
     loss = result.logits_sort_masked.sum()
@@ -139,14 +120,6 @@ def test_weights_have_no_derivative(is_need_logits: bool, names: str) -> None:
         NotImplementedError, match=rf"top_k_top_p_sample_v2: the derivative is .* or detach\(\) {names}\.$"
     ):
         loss.backward()
-
-
-@EACH_OPERATOR
-def test_forward_works_on_logits_that_require_a_gradient(device: str, operator: str) -> None:
-    logits, k, p, q = arguments(device, torch.float16, True, requires_grad=True)
-    sample = getattr(ascend_sample, operator)
-    expected = sample(logits.detach(), k, p, q).logits_select_idx
-    assert torch.equal(sample(logits, k, p, q).logits_select_idx, expected)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
@@ -234,38 +207,13 @@ def test_export_and_save_a_step_of_a_model() -> None:
 
 
 @EACH_OPERATOR
-@pytest.mark.parametrize("mode", ["meta", "fake"])
-def test_function_on_tensors_without_values(mode: str, operator: str) -> None:
-    """With numbers, and with tensors that are converted."""
-    with torch.device("meta") if mode == "meta" else FakeTensorMode():
-        logits, q = torch.empty(3, 50, dtype=torch.float16), torch.empty(3, 50)
-        for k, p in ((3, 0.9), (torch.empty(3, dtype=torch.int64), torch.empty(3))):
-            result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
-            assert result.logits_select_idx.shape == (3,)
-            assert result.logits_top_kp_select.shape == (3, 50)
-            assert result.logits_top_kp_select.device == logits.device
-
-
-@EACH_OPERATOR
 def test_subclasses_that_leave_operators_to_torch(device: str, operator: str) -> None:
     class Named(torch.Tensor):
         """Only a name."""
 
-    tensors = arguments(device, torch.float16, True, operator=operator)
+    tensors = good_arguments(device, operator)
     sample = getattr(ascend_sample, operator)
-    expected = sample(*tensors).logits_select_idx
-    for result in (
-        sample(*(tensor.as_subclass(Named) for tensor in tensors)),
-        sample(torch.nn.Parameter(tensors[0]), *tensors[1:]),
-    ):
+    expected = sample(**tensors).logits_select_idx
+    named = {name: each.as_subclass(Named) for name, each in tensors.items() if isinstance(each, torch.Tensor)}
+    for result in (sample(**tensors | named), sample(**tensors | {"logits": torch.nn.Parameter(tensors["logits"])})):
         assert torch.equal(result.logits_select_idx.as_subclass(torch.Tensor), expected)
-
-
-@pytest.mark.parametrize("is_need_logits", [True, False])
-def test_none_where_not_asked_for(device: str, is_need_logits: bool) -> None:
-    result = ascend_sample.top_k_top_p_sample(*arguments(device, torch.float16, True), is_need_logits=is_need_logits)
-    assert (result.logits_top_kp_select is not None) == is_need_logits
-    raw = torch.ops.ascend_sample.top_k_top_p_sample(
-        *arguments(device, torch.float16, True), is_need_logits=is_need_logits
-    )
-    assert raw[1].shape == ((3, 50) if is_need_logits else (0,))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from tests.operators.by_hand import INF, NAN, SAMPLE, TENTHS, check_guesses, check_rows, log, row, sample
+from tests.operators.by_hand import INF, NAN, SAMPLE, TENTHS, check_rows, log, row
 
 HUNDREDTHS = log(0.8, 0.15, 0.05)
 STEPS = [float(i % 97) / 10 for i in range(2000)]
@@ -87,15 +86,3 @@ ROWS = {
 @pytest.mark.parametrize("table", ROWS)
 def test_rows(device: str, route: str | None, table: str, subtests: pytest.Subtests) -> None:
     check_rows(SAMPLE, device, route, ROWS[table], subtests)
-
-
-def test_all_mixed_in_one_batch(device: str, route: str | None) -> None:
-    k = torch.tensor([0, 3, 0, 3, 5, -1], dtype=torch.int32)
-    p = torch.tensor([1.0, 1.0, 0.6, 0.7, 0.6, 2.0])
-    ids, kept = sample(SAMPLE, device, route, [TENTHS] * 6, k=k, p=p, q=[[1, 0.1, 1, 1]] * 6)
-    assert kept == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [2, 3], [2, 3], [0, 1, 2, 3]]
-    assert ids == [1, 2, 2, 2, 2, 1]
-
-
-def test_guess_never_changes_a_result(device: str, route: str | None) -> None:
-    check_guesses(SAMPLE, device, route)

@@ -16,7 +16,6 @@ from tests.operators.by_hand import (
     SAMPLE_V2,
     TENTHS,
     Row,
-    check_guesses,
     check_rows,
     log,
     row,
@@ -166,20 +165,6 @@ ROWS = {
 @pytest.mark.parametrize("table", ROWS)
 def test_rows(device: str, route: str | None, table: str, subtests: pytest.Subtests) -> None:
     check_rows(SAMPLE_V2, device, route, ROWS[table], subtests)
-
-
-def test_all_mixed_in_one_batch(device: str, route: str | None) -> None:
-    options = {
-        "k": torch.tensor([3, 0, 3]),
-        "p": torch.tensor([1.0, 0.8, 0.8]),
-        "min_p": torch.tensor([0.5, 0.5, 0.25]),
-    }
-    rows = [PROBABILITIES] * 3
-    assert sample(SAMPLE_V2, device, route, rows, **options, input_is_logits=False)[1] == [[1, 2], [1, 2], [0, 1, 2]]
-
-
-def test_guess_never_changes_a_result(device: str, route: str | None) -> None:
-    check_guesses(SAMPLE_V2, device, route)
 
 
 def test_min_p_cuts_next_to_zero(device: str, route: str | None) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_sample import reference
-from ascend_sample.reference import top_k_top_p_sample_reference, top_k_top_p_sample_trace
+from ascend_sample.reference import top_k_top_p_sample_trace
 
 
 def trace(row: list[float], k: int | None, p: float | None, **options: object) -> reference.RowTrace:
@@ -71,19 +71,3 @@ def test_rolling_over_segments_is_the_total_order(values: list[float], count: in
         assert reference.first_of_total_order(x, count).tolist() == expected
     finally:
         reference.SEGMENT_LENGTH = before
-
-
-@settings(deadline=None, max_examples=60)
-@given(weights=st.lists(st.integers(0, 5), min_size=1, max_size=30), eighths=st.integers(1, 7))
-def test_count_is_the_least_whose_sum_exceeds_p(weights: list[int], eighths: int) -> None:
-    probabilities = torch.tensor(weights) / 8.0
-    p = eighths / 8
-    expected = next((n for n in range(1, len(weights) + 1) if sum(weights[:n]) / 8 > p), len(weights))
-    assert reference.count_until_exceeding(probabilities, p) == expected
-
-
-def test_results_have_the_fields_of_the_function() -> None:
-    result = top_k_top_p_sample_reference(torch.zeros(2, 4), 2, None, is_need_logits=True)
-    assert result._fields == ("logits_select_idx", "logits_top_kp_select")
-    assert result.logits_top_kp_select.dtype == torch.float32
-    assert top_k_top_p_sample_reference(torch.zeros(2, 4), 2, None).logits_top_kp_select is None

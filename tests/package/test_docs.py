@@ -56,23 +56,16 @@ class TestCode:
         run_as_user("-c", block)
 
     @pytest.mark.parametrize(
-        "document", [path for path in DOCUMENTS if path not in TRANSLATED and session(path)], ids=lambda path: path.name
+        "document",
+        [
+            pytest.param(path, id=path.name, marks=[pytest.mark.long] if path.name == "onnx.md" else [])
+            for path in DOCUMENTS
+            if path not in TRANSLATED and session(path)
+        ],
     )
     def test_sessions_show_what_is_printed(self, document: Path) -> None:
         test = doctest.DocTestParser().get_doctest(session(document), {}, document.name, str(document), 0)
         assert doctest.DocTestRunner().run(test).failed == 0
-
-    def test_ascend_sample_is_imported_first(self) -> None:
-        """Where torch_npu is installed and CANN is not, torch and transformers can be imported behind it alone."""
-        line = re.compile(r"^(?:>>> )?(?:import|from) (torch\b|transformers|ascend_sample)", re.MULTILINE)
-        imported = {
-            (document.name, block): line.findall(block)
-            for document in DOCUMENTS
-            for block in code_blocks(document, "python")
-        }
-        assert [
-            place for place, names in imported.items() if "ascend_sample" in names and names[0] != "ascend_sample"
-        ] == []
 
     def test_docstrings_show_what_is_printed(self) -> None:
         tried = 0
@@ -87,7 +80,7 @@ class TestCode:
 
 @pytest.mark.parametrize("document", TRANSLATED, ids=lambda path: path.name)
 class TestTranslations:
-    """A translation has the sections, the code, the tables and the links of what it translates."""
+    """A translation has the code and the links of what it translates."""
 
     def test_code(self, document: Path) -> None:
         blocks = [
@@ -95,19 +88,6 @@ class TestTranslations:
             for path in (document, TRANSLATED[document])
         ]
         assert blocks[0] == blocks[1]
-
-    def test_sections(self, document: Path) -> None:
-        shapes = []
-        for path in (document, TRANSLATED[document]):
-            text = FENCE.sub("", path.read_text())
-            sections = re.split(r"^(#+) .*$", text, flags=re.MULTILINE)[1:]
-            shapes.append(
-                [
-                    (level, len(re.findall(r"^\|", body, re.MULTILINE)), len(re.findall(r"^- ", body, re.MULTILINE)))
-                    for level, body in zip(sections[::2], sections[1::2], strict=True)
-                ]
-            )
-        assert shapes[0] == shapes[1]
 
     def test_links(self, document: Path) -> None:
         """The first leads to the other language; the others to what is in the document's own."""
@@ -174,12 +154,6 @@ class TestNames:
         )
         assert named <= known
 
-    def test_pictures(self) -> None:
-        """Each is in a document."""
-        text = "\n".join(document.read_text() for document in DOCUMENTS)
-        pictures = [path.name for path in (ROOT / "docs" / "pictures").glob("*.png")]
-        assert [name for name in pictures if f"pictures/{name})" not in text] == []
-
 
 def anchors(document: Path) -> set[str]:
     """The headings of a document, as links name them."""
@@ -193,16 +167,11 @@ class TestHostcannIsDescribedInFull:
     RUNTIME = ROOT / "csrc" / "hostcann" / "runtime"
     TEXT = (ROOT / "docs" / "hostcann.md").read_text()
 
-    def listed(self, file: str, array: str) -> list[str]:
-        source = (self.RUNTIME / file).read_text()
-        names: str = re.search(rf"{array} = \{{(.*?)\}}", source, re.DOTALL)[1]
-        return re.findall(r'"(\w+)"', names)
-
-    @pytest.mark.parametrize(("file", "array"), [("counters.cpp", "kViolationNames"), ("faults.cpp", "kSites")])
-    def test_names(self, file: str, array: str) -> None:
-        names = self.listed(file, array)
-        assert names
-        assert [name for name in names if f"`{name}`" not in self.TEXT] == []
+    def test_names(self) -> None:
+        for file, array in (("counters.cpp", "kViolationNames"), ("faults.cpp", "kSites")):
+            listed = re.search(rf"{array} = \{{(.*?)\}}", (self.RUNTIME / file).read_text(), re.DOTALL)
+            assert listed
+            assert [name for name in re.findall(r'"(\w+)"', listed[1]) if f"`{name}`" not in self.TEXT] == []
 
     @pytest.mark.long
     def test_profile(self, npu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +213,7 @@ class TestSamplingIsDescribedInFull:
 
     def test_routes(self) -> None:
         described = table_rows("sampling.md", "rule")
-        expected = [[str(number), rule.route.value, rule.reason] for number, rule in enumerate(RULES, start=1)]
-        assert described == expected
+        assert described == [[str(number), rule.route.value, rule.reason] for number, rule in enumerate(RULES, start=1)]
 
     def test_parameters(self) -> None:
         shown = {name: default for name, default, *_ in table_rows("sampling.md", "parameter")}
@@ -255,19 +223,13 @@ class TestSamplingIsDescribedInFull:
             value = getattr(params, name)
             assert ast.literal_eval(default) == (dict(value) if name == "logit_bias" else value), name
 
-    def test_statuses(self) -> None:
-        shown = [row[:2] for row in table_rows("sampling.md", "`RowStatus`")]
-        assert shown == [[status.name, str(status.value)] for status in sampling.RowStatus]
-
-    def test_logprobs_modes(self) -> None:
-        shown = [row[0] for row in table_rows("logprobs.md", "`logprobs_mode`")]
-        assert shown == [mode.value for mode in sampling.LogprobsMode]
-
-    def test_purposes(self) -> None:
-        shown = [row[:2] for row in table_rows("seeds.md", "`Purpose`")]
-        assert shown == [[purpose.name, str(purpose.value)] for purpose in sampling.Purpose]
-
-    def test_methods_of_the_batch(self) -> None:
+    def test_names(self) -> None:
+        for document, heading, names in (
+            ("sampling.md", "`RowStatus`", [[status.name, str(status.value)] for status in sampling.RowStatus]),
+            ("seeds.md", "`Purpose`", [[purpose.name, str(purpose.value)] for purpose in sampling.Purpose]),
+            ("logprobs.md", "`logprobs_mode`", [[mode.value] for mode in sampling.LogprobsMode]),
+        ):
+            assert [row[: len(names[0])] for row in table_rows(document, heading)] == names
         calls = {name for row in table_rows("sampling.md", "call") for name in re.findall(r"\b[a-z]+\b", row[0])}
         assert calls - {"row", "ids", "token"} <= set(dir(sampling.SamplingBatch))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -15,39 +14,26 @@ import pytest
 import torch
 
 from ascend_sample import _extension
+from tests.support.user_process import run_python_warm
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the cores of a wheel."""
-    for version in ("2_7", "2_13", "2_9"):
-        (tmp_path / f"_C_torch_{version}.so").touch()
-    monkeypatch.setattr(_extension, "_FOLDER", tmp_path)
-    return tmp_path
-
-
-def test_a_wheel_has_a_core_for_each_minor_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was built here comes first."""
-    for version in ("2.13.0", "2.13.1+cpu", "2.13.0a0+gitabc"):
-        monkeypatch.setattr(torch, "__version__", version)
-        assert _extension.core_path() == folder / "_C_torch_2_13.so"
-    (folder / "_C.so").touch()
-    assert _extension.core_path() == folder / "_C.so"
-
-
-@pytest.mark.parametrize("version", ["2.8.0", "2.1.3", "2.130.0"])
-def test_another_torch_is_named_with_those_that_there_are(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    monkeypatch.setattr(torch, "__version__", version)
-    with pytest.raises(ImportError, match=rf"for torch 2\.7, 2\.9, 2\.13, got torch {version}\. Install one of these"):
-        _extension.core_path()
-
-
-def test_a_package_that_was_not_built_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_has_a_core_for_each_minor_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was built here comes first; where nothing fits, the error says what there is."""
     monkeypatch.setattr(_extension, "_FOLDER", tmp_path)
     with pytest.raises(ImportError, match=r"_C\.so is missing from the package\. Run `pip install \.`"):
         _extension.core_path()
+    for version in ("2_7", "2_13", "2_9"):
+        (tmp_path / f"_C_torch_{version}.so").touch()
+    for version in ("2.13.0", "2.13.1+cpu", "2.13.0a0+gitabc"):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert _extension.core_path() == tmp_path / "_C_torch_2_13.so"
+    for version in ("2.8.0", "2.1.3", "2.130.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        text = rf"for torch 2\.7, 2\.9, 2\.13, got torch {version}\. Install one of these"
+        with pytest.raises(ImportError, match=text):
+            _extension.core_path()
+    (tmp_path / "_C.so").touch()
+    assert _extension.core_path() == tmp_path / "_C.so"
 
 
 def test_first_calls_from_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +61,6 @@ def test_first_calls_from_several_threads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_threads_are_those_of_torch() -> None:
     """A second OpenMP runtime in the process would have others, and torch.set_num_threads would not reach them."""
-    program = "import ascend_sample; print(open('/proc/self/maps').read())"
-    finished = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    finished = run_python_warm("-c", "import ascend_sample; print(open('/proc/self/maps').read())")
     runtimes = {line.split()[-1] for line in finished.stdout.splitlines() if re.search("lib(gomp|omp|iomp)", line)}
     assert len(runtimes) == 1, runtimes

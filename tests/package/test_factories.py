@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import ascend_sample
@@ -16,25 +15,15 @@ FLOATS = {"empty", "zeros", "ones", "full", "rand"}
 FACTORIES = FLOATS | {"arange", "tensor", "scalar_tensor", "as_tensor", "linspace", "eye"}
 
 
-def calls() -> Iterator[tuple[str, str, set[str | None]]]:
-    """Each call of one of torch's factories: where it is, which, and the names of what it is given by name."""
-    for part in PARTS:
-        for file in sorted((PACKAGE / part).rglob("*.py")):
-            if GRAPHS in file.parts:
-                continue
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).partition("torch.")[2] in FACTORIES:
-                    name = ast.unparse(node.func).removeprefix("torch.")
-                    yield f"{file.relative_to(PACKAGE)}:{node.lineno}", name, {each.arg for each in node.keywords}
-
-
 def test_factories_name_type_and_device() -> None:
-    found = list(calls())
-    assert len(found) > 100
-    missing = [
-        f"{place}: torch.{name} without {wanted}"
-        for place, name, given in found
-        for wanted, names in (("device", FACTORIES), ("dtype", FLOATS))
-        if name in names and wanted not in given
-    ]
+    found, missing = 0, []
+    for file in (path for part in PARTS for path in sorted((PACKAGE / part).rglob("*.py")) if GRAPHS not in path.parts):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func).partition("torch.")[2] not in FACTORIES:
+                continue
+            name, given = ast.unparse(node.func).removeprefix("torch."), {each.arg for each in node.keywords}
+            wanted = {"device", "dtype"} if name in FLOATS else {"device"}
+            found += 1
+            missing += [f"{file}:{node.lineno}: {name} without {each}" for each in wanted - given]
     assert missing == []
+    assert found > 100

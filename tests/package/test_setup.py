@@ -63,69 +63,55 @@ def test_what_is_left_out_is_removed_where_an_earlier_build_made_it(project: Pat
         assert [path.name for path in folder.glob("ascend_sample/**/*.so")] == ["_C.so"]
 
 
-@pytest.mark.long
-def test_half_a_library_of_a_build_that_was_killed_is_made_again(project: Path) -> None:
-    for _ in range(2):
-        finished = build_in_place(project)
-        assert finished.returncode == 0, finished.stderr
-        for folder in (project, project / "library"):
-            library = folder / "ascend_sample" / "_C.so"
-            assert library.read_text() == "made\n"
-            library.write_text("ma")
-
-
 def objects(project: Path) -> dict[Path, int]:
     """What was compiled, and when."""
     return {path: path.stat().st_mtime_ns for path in project.rglob("*.o")}
 
 
 @pytest.mark.long
-def test_nothing_is_compiled_again_by_a_python_whose_folder_is_not_on_path(project: Path) -> None:
-    """With the ninja that lies beside it."""
+def test_what_is_made_again(project: Path) -> None:
+    """Half a library of a build that was killed; all, for another torch in the same place; else nothing, which ninja
+    says, also the one beside a Python whose folder is not on PATH.
+
+    Before that, a number of jobs that cannot be is refused.
+    """
+    finished = build_in_place(project, MAX_JOBS="many")
+    assert finished.returncode == 1
+    said = "ascend_sample: MAX_JOBS must be a whole number above 0, got 'many'. Unset it to use all processors."
+    assert finished.stderr.splitlines()[-1] == said
+    assert not list(project.rglob("*.o"))
     programs = project.parent / "programs"
     programs.mkdir()
     for name in ("sh", "which"):
         (programs / name).symlink_to(str(shutil.which(name)))
-    assert build_in_place(project, PATH=str(programs)).returncode == 0
+    finished = build_in_place(project, PATH=str(programs))
+    assert finished.returncode == 0, finished.stderr
     compiled = objects(project)
-    assert build_in_place(project, PATH=str(programs)).returncode == 0
+    libraries = [folder / "ascend_sample" / "_C.so" for folder in (project, project / "library")]
+    for library in libraries:
+        library.write_text("ma")
+    finished = build_in_place(project, PATH=str(programs))
+    assert finished.returncode == 0, finished.stderr
+    assert [library.read_text() for library in libraries] == ["made\n"] * 2
     assert objects(project) == compiled
-
-
-@pytest.mark.long
-def test_another_torch_in_the_same_place_is_compiled_for(project: Path) -> None:
-    """Also where its headers are older than what was compiled."""
-    assert build_in_place(project).returncode == 0
+    finished = build_in_place(project, CXX="no-such-compiler -O2")
+    assert finished.returncode != 0
+    assert "no-such-compiler is not on PATH" in finished.stderr
+    compiler = {"CXX": f"env {project.parent / 'compiler'}"}  # with a word before it
+    assert build_in_place(project, **compiler).returncode == 0
     before = objects(project)
     (project / "sitecustomize.py").write_text("import torch\ntorch.__version__ = '9.9.9'\n")
-    finished = build_in_place(project, PYTHONPATH=str(project), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    other = {"PYTHONPATH": str(project), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    finished = build_in_place(project, **compiler, **other)
     assert finished.returncode == 0, finished.stderr
     again = objects(project)
     assert again.keys() == before.keys()
     assert all(again[path] > before[path] for path in before)
 
 
-def test_jobs_that_cannot_be_are_refused_before_anything_is_touched(project: Path) -> None:
-    for jobs in ("0", "many"):
-        finished = build_in_place(project, MAX_JOBS=jobs)
-        assert finished.returncode == 1
-        said = f"ascend_sample: MAX_JOBS must be a whole number above 0, got {jobs!r}. Unset it to use all processors."
-        assert finished.stderr.splitlines()[-1] == said
-        assert not list(project.rglob("*.o"))
-
-
 @pytest.mark.long
-def test_the_compiler_may_have_a_word_before_it_and_must_be_there(project: Path) -> None:
-    finished = build_in_place(project, CXX="no-such-compiler -O2")
-    assert finished.returncode != 0
-    assert "no-such-compiler is not on PATH" in finished.stderr
-    finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
-    assert finished.returncode == 0, finished.stderr
-    assert (project / "ascend_sample" / "_C.so").read_text() == "made\n"
-
-
-@pytest.mark.long
-def test_a_module_that_is_no_more_is_not_packed(project: Path) -> None:
+def test_what_is_packed(project: Path) -> None:
+    """All sources, and no module that is no more."""
     module = project / "ascend_sample" / "earlier.py"
     for exists in (True, False):
         module.touch() if exists else module.unlink()
@@ -134,17 +120,13 @@ def test_a_module_that_is_no_more_is_not_packed(project: Path) -> None:
         (wheel,) = (project / "dist").glob("*.whl")
         with zipfile.ZipFile(wheel) as packed:
             assert ("ascend_sample/earlier.py" in packed.namelist()) == exists
-
-
-@pytest.mark.long
-def test_an_archive_has_all_sources(project: Path) -> None:
     finished = run_setup(project, "sdist")
     assert finished.returncode == 0, finished.stderr
     (archive,) = (project / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         names = {Path(*Path(name).parts[1:]) for name in packed.getnames()}
-    needed = {path.relative_to(project) for path in project.rglob("*.*") if path.suffix in (".cpp", ".h", ".json")}
-    assert {path for path in needed if path.parts[0] == "csrc"} <= names
+    sources = {path.relative_to(project) for path in (project / "csrc").rglob("*.*")}
+    assert {path for path in sources if path.suffix in (".cpp", ".h", ".json")} <= names
 
 
 @pytest.mark.long

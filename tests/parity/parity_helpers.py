@@ -1,37 +1,24 @@
-"""An operator with readings of its own, in plain float64: what parity checks and probes must tell apart."""
+"""Rows to be judged, and the reference read in other ways: what parity checks and probes must tell apart."""
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-from ascend_sample.parity.cases import shape_of
+from ascend_sample import reference
 from ascend_sample.parity.compare import Comparison, Kind, Result, compare
 from ascend_sample.parity.row_model import V1, V2, Rules
 
-MAX_TOP_K = 1024
 SKIPS_TOP_K = 0
 Drawn = int | tuple[int, list[int]]
 """An id, or an id with the kept ids."""
 HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
-
-
-def places_of(rows: int, largest: int) -> Iterator[int]:
-    """The indices of those batches of a stream of `rows` rows whose vocabulary is at most so large."""
-    made = 0
-    for index in itertools.count():
-        if made >= rows:
-            return
-        vocab_size, batch_size = shape_of(index)
-        made += batch_size
-        if vocab_size <= largest:
-            yield index
 
 
 def judge(
@@ -84,142 +71,102 @@ def check_judged(
 
 @dataclass(frozen=True)
 class Reading:
-    """How the operator is read. The defaults are the contract's (docs/semantics.md); every change is a mutant.
+    """Another reading of the first operator.
 
     Attributes:
-        second_softmax: branch B softmaxes the probabilities again.
-        keeps_one_at_zero: p <= 0 keeps one entry instead of skipping top-p.
-        descending_ids: equal values are ordered by id descending.
-        keeps_tied: every entry equal to the k-th is kept.
-        inclusive: kept until the sum is >= p.
-        extra: entries kept beyond those that top-p asks for.
-        q_by_id: q is indexed by vocabulary id in branches A and B.
-        q_by_rank: q is indexed by rank in branch C.
-        signed_q: a negative q gives a negative score.
-        maximum_from_zero: the row's maximum starts at 0 in float32, so low rows underflow.
-        large_k: what k > 1024 does: "skip", "honour" or "cap".
-        filler: the value of filtered logits.
-        altered: added to every kept logit.
-        lost_row: the row whose id is replaced by that of its neighbour.
-        nan_wins: a NaN logit is the greatest.
-        sorts_probabilities: with top-p alone float32 probabilities are ordered, and equal ones by id.
-        score_of_nan: that of an entry whose noise is NaN.
-        score_of_nothing: that of an entry without weight, where q and eps are 0.
+        changes: pieces of text of the reference, each of which occurs once, and what is there instead.
+        answers: what probes find that is not the contract's, and how many of them.
+        is_by_probes_alone: no row of the stream shows it.
     """
 
-    second_softmax: bool = True
-    keeps_one_at_zero: bool = False
-    descending_ids: bool = False
-    keeps_tied: bool = False
-    inclusive: bool = False
-    extra: int = 0
-    q_by_id: bool = False
-    q_by_rank: bool = False
-    signed_q: bool = False
-    maximum_from_zero: bool = False
-    large_k: str = "skip"
-    filler: float = -math.inf
-    altered: float = 0.0
-    lost_row: int | None = None
-    nan_wins: bool = False
-    sorts_probabilities: bool = False
-    score_of_nan: float = -1.0
-    score_of_nothing: float = 0.0
+    changes: dict[str, str]
+    answers: dict[str, int] = field(default_factory=dict)
+    is_by_probes_alone: bool = False
 
-    def __call__(
-        self,
-        logits: torch.Tensor,
-        k: torch.Tensor,
-        p: torch.Tensor,
-        q: torch.Tensor | None = None,
-        eps: float = 1e-8,
-        is_need_logits: bool = False,
-        top_k_guess: int = 32,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The operator; `top_k_guess` must not matter and does not."""
-        ids, rows = [], []
-        for row in range(logits.shape[0]):
-            values = logits[row].double()
-            values = torch.where(values.isnan(), math.inf if self.nan_wins else -math.inf, values)
-            token, kept = self._sample(values, int(k[row]), float(p[row]), None if q is None else q[row].double(), eps)
-            ids.append(token)
-            select = torch.full(values.shape, self.filler, dtype=torch.float32)
-            original = values[kept].float()
-            select[kept] = original + self.altered if self.altered else original  # -0 + 0 would be +0
-            rows.append(select)
-        if self.lost_row is not None and len(ids) > 1:
-            row = self.lost_row % len(ids)
-            ids[row] = ids[row - 1]
-        return torch.tensor(ids), torch.stack(rows) if is_need_logits else None
-
-    def _sample(
-        self, x: torch.Tensor, k: int, p: float, q: torch.Tensor | None, eps: float
-    ) -> tuple[int, torch.Tensor]:
-        size = len(x)
-        if k > MAX_TOP_K and self.large_k != "skip":
-            k = k if self.large_k == "honour" else MAX_TOP_K
-            uses_k = k <= size
-        else:
-            uses_k = 1 <= k <= min(size, MAX_TOP_K)
-        uses_p = 0 < p < 1 or (self.keeps_one_at_zero and p <= 0)
-        if not uses_k and not uses_p:
-            weights = self._softmax(x)
-            noise = q if q is None or not self.q_by_rank else q[self._order(x).argsort()]
-            return self._draw(torch.arange(size), weights, x, noise, eps), torch.arange(size)
-        kept = self._order(x)
-        if uses_k:
-            if self.keeps_tied:
-                k = int((x >= x[kept[k - 1]]).sum())
-            kept = kept[:k]
-        elif self.sorts_probabilities:
-            kept = self._order(self._softmax(x).float())
-        probabilities = self._softmax(x[kept])
-        if uses_p:
-            kept = kept[: self._count(probabilities, p)]
-        weights = self._softmax(x[kept])
-        if not uses_k and self.second_softmax:
-            massless = (x == -math.inf) | ((x != math.inf) & (x.max() == math.inf))
-            weights = self._softmax(probabilities[: len(kept)].masked_fill(massless[kept], -math.inf))
-        noise = None if q is None else q[kept] if self.q_by_id else q[: len(kept)]
-        return self._draw(kept, weights, x, noise, eps), kept
-
-    def _order(self, x: torch.Tensor) -> torch.Tensor:
-        if self.descending_ids:
-            return len(x) - 1 - x.flip(0).sort(descending=True, stable=True).indices
-        return x.sort(descending=True, stable=True).indices
-
-    def _softmax(self, x: torch.Tensor) -> torch.Tensor:
-        top = x.max()
-        if top == -math.inf:
-            return torch.zeros_like(x)
-        if top == math.inf:
-            return (x == math.inf).double() / (x == math.inf).sum()
-        if self.maximum_from_zero:
-            weights = (x - max(float(top), 0.0)).float().exp()
-            return (weights / weights.sum()).nan_to_num(0.0).double()
-        return torch.softmax(x, 0)
-
-    def _count(self, probabilities: torch.Tensor, p: float) -> int:
-        before = probabilities.cumsum(0)[:-1]
-        stays = before < p if self.inclusive else before <= p
-        return max(1, min(1 + int(stays.sum()) + self.extra, len(probabilities)))
-
-    def _draw(
-        self, kept: torch.Tensor, weights: torch.Tensor, x: torch.Tensor, noise: torch.Tensor | None, eps: float
-    ) -> int:
-        if noise is None:
-            scores = weights.clone()
-        else:
-            scores = weights / ((noise if self.signed_q else noise.abs()) + eps)
-            scores[scores.isnan()] = self.score_of_nothing
-            scores[noise.isnan()] = self.score_of_nan
-        scores[x[kept] == -math.inf] = -math.inf
-        return int(kept[int((scores == scores.max()).nonzero()[0])])
+    def operator(self) -> Callable[..., Any]:
+        """Returns the reference, read so."""
+        source = inspect.getsource(reference)
+        for old, new in self.changes.items():
+            assert source.count(old) == 1, old
+            source = source.replace(old, new)
+        namespace: dict[str, Any] = {"__name__": reference.__name__}
+        exec(source, namespace)
+        operator: Callable[..., Any] = namespace["top_k_top_p_sample_reference"]
+        return operator
 
 
-CONTRACT = Reading()
-
-
-def mutant(**changes: object) -> Reading:
-    """The contract with some readings changed."""
-    return replace(CONTRACT, **changes)  # type: ignore[arg-type]
+BEST = 'selected = int(kept[0]) if branch != "C" else int(first_of_total_order(x, 1))'
+SOFTMAX = "return torch.softmax(x, dim=0).to(torch.float32)"
+USE_K = "use_k = 1 <= k <= min(vocab_size, MAX_TOP_K)"
+READINGS = {
+    "softmax once": Reading(
+        {"softmax(probabilities[kept], masked=has_no_mass(x)[kept])": "softmax(x[kept])"}, {"softmax once": 1}
+    ),
+    "p = 0 keeps one": Reading({"use_p = 0 < p < 1": "use_p = p < 1"}, {"one entry is kept": 2}),
+    ">= for >": Reading({"(sums[:-1] <= p).sum()": "(sums[:-1] < p).sum()"}, {"kept until the sum is >= p": 2}),
+    "one kept too many": Reading({"return 1 + int((sums": "return 2 + int((sums"}),
+    "one kept too few": Reading(
+        {"return 1 + int((sums[:-1] <= p).sum())": "return max(1, int((sums[:-1] <= p).sum()))"},
+        {"kept until the sum is >= p": 2},
+    ),
+    "ties by id descending": Reading(
+        {
+            "return torch.sort(x, descending=True, stable=True).indices": (
+                "return len(x) - 1 - torch.sort(x.flip(0), descending=True, stable=True).indices"
+            ),
+            "    kept = torch.arange(0, device=x.device)\n": "    return total_order(x)[:count]\n",
+        },
+        {"exactly k, the highest ids": 1, "the highest id": 1, "the highest ids": 1, "ids descending": 1},
+    ),
+    "ties at the k-th value all kept": Reading(
+        {
+            "kept = first_of_total_order(x, k)": (
+                "kept = first_of_total_order(x, int((x >= x[first_of_total_order(x, k)[-1]]).sum()))"
+            )
+        },
+        {"all of them are kept": 1},
+    ),
+    "q by id": Reading({"q[: kept.numel()]": "q[kept]"}, {"by vocabulary id": 2}),
+    "q by rank in branch C": Reading(
+        {'noise = q if branch == "C"': 'noise = q[total_order(x).argsort()] if branch == "C"'}, {"by rank": 1}
+    ),
+    "q with its sign": Reading({"(q.abs() +": "(q +"}, {"a negative score": 1}),
+    "maximum from 0": Reading(
+        {
+            SOFTMAX: "x = (x - x.max().clamp_min(0)).float().exp()\n    return (x / x.sum()).nan_to_num(0.0)",
+            BEST: "selected = int(kept[first_maximum(scores)])",
+        },
+        {"underflows: the maximum starts at 0": 1},
+    ),
+    "k above 1024 honoured": Reading({USE_K: "use_k = 1 <= k <= vocab_size"}, {"k is honoured": 1}),
+    "k above 1024 capped": Reading(
+        {USE_K: "use_k, k = 1 <= k <= vocab_size, min(k, MAX_TOP_K)"}, {"k is capped at 1024": 1}
+    ),
+    "filtered logits are 0": Reading(
+        {"torch.full(logits.shape, -math.inf,": "torch.full(logits.shape, 0.0,"}, {"another value": 1}
+    ),
+    "kept logits altered": Reading({"as_values(logits[b])[row.kept]": "as_values(logits[b])[row.kept] + 0.5"}),
+    "a neighbour's id": Reading(
+        {"device=logits.device)\n    if not is_need_logits": "device=logits.device).roll(1)\n    if not is_need_logits"}
+    ),
+    "NaN is the greatest": Reading(
+        {"torch.where(torch.isnan(x), -math.inf, x)": "torch.where(torch.isnan(x), math.inf, x)"}
+    ),
+    "probabilities are sorted": Reading(
+        {
+            "first_of_total_order(x, min(top_k_guess": "first_of_total_order(probabilities, min(top_k_guess",
+            "            kept = total_order(x)\n": "            kept = total_order(probabilities)\n",
+        },
+        {"the lowest id": 1},
+        is_by_probes_alone=True,
+    ),
+    "noise of NaN scores 0": Reading({"torch.isnan(q), -1.0": "torch.isnan(q), 0.0"}, {"it is drawn": 1}, True),
+    "noise of NaN scores -inf": Reading(
+        {"torch.isnan(q), -1.0": "torch.isnan(q), -math.inf"}, {"the first, -inf as it is": 1}, True
+    ),
+    "0 / 0 wins": Reading(
+        {"scores = torch.where(weights == 0, 0.0, scores)": "scores = scores.nan_to_num(nan=math.inf)"},
+        {"0 / 0 is drawn": 1},
+        is_by_probes_alone=True,
+    ),
+}

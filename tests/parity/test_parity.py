@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 import torch
 
 from ascend_sample.parity import Kind, Result, compare
-from ascend_sample.parity.cases import Batch, stream
+from ascend_sample.parity.cases import stream
 from ascend_sample.parity.row_model import V1, Row, model_row
 from ascend_sample.reference import top_k_top_p_sample_reference
 from tests.operators.golden import V1 as GOLDEN
 from tests.operators.golden import Case
-from tests.parity.parity_helpers import CONTRACT, HALVES, SKIPS_TOP_K, Drawn, Reading, check_judged, mutant
+from tests.parity.parity_helpers import HALVES, READINGS, SKIPS_TOP_K, Drawn, check_judged
 
 INF = math.inf
 NAN = math.nan
@@ -105,6 +104,7 @@ def test_form_of_a_result() -> None:
         Result(good.ids, logits.half()),
         Result(good.ids, torch.zeros(2, 4)),
         Result(good.ids, None),
+        Result(good.ids, logits, torch.zeros(2, 3, dtype=torch.int64), logits),  # with a sample result
     ):
         assert compare(logits, k, p, None, 1e-8, good, bad).kinds == [Kind.FAILED] * 2
 
@@ -124,8 +124,8 @@ def test_row_model_gives_the_golden_rows(subtests: pytest.Subtests) -> None:
 
 
 def check_row_model(case: Case) -> None:
-    logits = GOLDEN.floats(case, "logits_bits").float().numpy()
-    p = GOLDEN.floats(case, "p_bits").float().tolist()
+    logits = GOLDEN.floats(case, "logits").float().numpy()
+    p = GOLDEN.floats(case, "p").float().tolist()
     k, ids = GOLDEN.tensor(case, "k").tolist(), GOLDEN.ids(case)
     kept = GOLDEN.kept(case).numpy()
     q = GOLDEN.tensor(case, "q").numpy() if case["has_q"] else [None] * len(ids)
@@ -138,57 +138,20 @@ def check_row_model(case: Case) -> None:
         assert ids_kept[scores.argmax()] == token
 
 
-MUTANTS = {
-    "softmax once": mutant(second_softmax=False),
-    "p = 0 keeps one": mutant(keeps_one_at_zero=True),
-    "ties by id descending": mutant(descending_ids=True),
-    "ties at the k-th value all kept": mutant(keeps_tied=True),
-    ">= for >": mutant(inclusive=True),
-    "one kept too many": mutant(extra=1),
-    "one kept too few": mutant(extra=-1),
-    "q by id": mutant(q_by_id=True),
-    "q by rank in branch C": mutant(q_by_rank=True),
-    "q with its sign": mutant(signed_q=True),
-    "maximum from 0": mutant(maximum_from_zero=True),
-    "k above 1024 honoured": mutant(large_k="honour"),
-    "k above 1024 capped": mutant(large_k="cap"),
-    "filtered logits are 0": mutant(filler=0.0),
-    "kept logits altered": mutant(altered=0.5),
-    "a neighbour's id": mutant(lost_row=1),
-    "NaN is the greatest": mutant(nan_wins=True),
-}
-
-
-def arguments(batch: Batch) -> tuple[object, ...]:
-    q = None if batch.q is None else batch.q.view()
-    tensors = (batch.logits.view(), batch.k.view(), batch.p.view(), q)
-    return (*tensors, batch.eps, batch.is_need_logits, batch.top_k_guess)
-
-
 @pytest.fixture(scope="module")
 def judged() -> list[tuple[tuple[object, ...], Result]]:
-    """Batches of the stream with small vocabularies, and the contract's results by an operator in plain float64."""
-    batches = [arguments(batch) for batch in stream(1, 2500, DTYPES) if batch.shape[1] <= 1025]
-    return [(inputs, Result(*CONTRACT(*inputs))) for inputs in batches]  # type: ignore[arg-type]
+    """Batches of the stream with small vocabularies, and their results."""
+    batches = []
+    for batch in stream(1, 2000, DTYPES):
+        if batch.shape[1] <= 1025:
+            q = None if batch.q is None else batch.q.view()
+            inputs = (batch.logits.view(), batch.k.view(), batch.p.view(), q, batch.eps, batch.is_need_logits)
+            batches.append((inputs, Result(*top_k_top_p_sample_reference(*inputs))))
+    return batches
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutant_fails(name: str, judged: list[tuple[tuple[object, ...], Result]]) -> None:
-    assert count_failed(MUTANTS[name], judged) > 0
-
-
-def test_contract_passes(judged: list[tuple[tuple[object, ...], Result]]) -> None:
-    assert count_failed(top_k_top_p_sample_reference, judged) == 0
-
-
-def count_failed(operator: Reading, judged: list[tuple[tuple[object, ...], Result]]) -> int:
-    failed = 0
-    for inputs, expected in judged:
-        actual = Result(*operator(*inputs))  # type: ignore[arg-type]
-        failed += compare(*inputs[:5], expected, actual).kinds.count(Kind.FAILED)  # type: ignore[arg-type]
-    return failed
-
-
-def test_kinds_have_labels_for_json() -> None:
-    labels = [member.label for member in Kind]
-    assert json.loads(json.dumps(labels)) == ["exact", "tie", "near_draw", "near_boundary", "other_reading", "failed"]
+@pytest.mark.parametrize("name", [name for name, reading in READINGS.items() if not reading.is_by_probes_alone])
+def test_another_reading_fails(name: str, judged: list[tuple[Any, Result]]) -> None:
+    operator = READINGS[name].operator()
+    kinds = (compare(*inputs[:5], expected, Result(*operator(*inputs))).kinds for inputs, expected in judged)
+    assert any(Kind.FAILED in each for each in kinds)

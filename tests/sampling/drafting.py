@@ -127,10 +127,6 @@ class Drafts(NamedTuple):
         )
 
 
-def chain(tokens: Text) -> Drafts:
-    return Drafts(tokens, [*range(-1, len(tokens))])
-
-
 def tree(drafter: Drafter, rng: random.Random, text: Text, rest: Text, most: int, vocab_size: int) -> Drafts:
     """Several proposals of a drafter: each branches off where another one has come to, at any place."""
     tokens: Text = []
@@ -170,7 +166,8 @@ def decoded_with_drafts(
             if with_trees:
                 proposed.append(tree(drafter, rng, text, rest, most, model.vocab_size))
             else:
-                proposed.append(chain(drafter(rng, text, rest, rng.randrange(most + 1), model.vocab_size)))
+                drafted = drafter(rng, text, rest, rng.randrange(most + 1), model.vocab_size)
+                proposed.append(Drafts(drafted, [*range(-1, len(drafted))]))
         places = [
             model.read(request, text + drafts.way(place))
             for request, (text, drafts) in enumerate(zip(texts, proposed, strict=True))
@@ -188,16 +185,12 @@ def decoded_with_drafts(
             bitmask=words if model.with_grammar else None,
         )
         tokens, counts = verified.token_ids.tolist(), verified.accepted.tolist()
-        if with_trees:
-            assert verified.path is not None
-            for way, got, count, drafts in zip(verified.path.tolist(), tokens, counts, proposed, strict=True):
-                assert drafts.way(way[count]) == got[:count]
-                assert [drafts.parents[place] for place in way[: count + 1]] == [-1, *way[:count]]
-                assert set(way[count + 1 :]) <= {-1}
-        for text, got, count, drafts in zip(texts, tokens, counts, proposed, strict=True):
-            assert with_trees or got[:count] == drafts.tokens[:count]
+        ways = [[*range(count + 1)] for count in counts] if verified.path is None else verified.path.tolist()
+        for text, got, count, drafts, way in zip(texts, tokens, counts, proposed, ways, strict=True):
+            assert [drafts.parents[place] for place in way[: count + 1]] == [-1, *way[:count]]
+            assert drafts.way(way[count]) == got[:count]
             assert all(0 <= token < model.vocab_size for token in got[: count + 1])
-            assert all(token == -1 for token in got[count + 1 :])
+            assert set(got[count + 1 :]) | set(way[count + 1 :]) <= {-1}
             text.extend(got[: count + 1])
             accepted += count
         verified.append_to(batch)

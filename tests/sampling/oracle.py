@@ -139,8 +139,11 @@ def _near_winners(
     """The ids whose races end within `near_tie` of the winners'."""
     if params.temperature == 0 or params.top_k == 1:
         return {kept[0]}
-    weights = np.array([_weight(processed, token_id, kept[0], params) for token_id in kept])
     ids = np.array(kept)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp((processed[ids] - processed[kept[0]]) / float(np.float32(params.temperature)))
+    if np.isposinf(processed[kept[0]]):
+        weights = np.isposinf(processed[ids]).astype(np.float64)
     if is_ranked(params, len(processed), keep_ties):
         return set(ids[_are_near(weights / noise[: len(kept)], near_tie)].tolist())
     sums = np.bincount(ids // SEGMENT, weights)
@@ -155,14 +158,6 @@ def _near_winners(
 def _are_near(scores: npt.NDArray[np.float64], near_tie: float) -> npt.NDArray[np.bool_]:
     near: npt.NDArray[np.bool_] = (scores >= scores.max() * (1 - near_tie)) & (scores > 0)
     return near
-
-
-def _weight(processed: npt.NDArray[np.float64], token_id: int, best: int, params: SamplingParams) -> float:
-    """Up to a common factor; also for an id beyond the kept ones."""
-    if np.isposinf(processed[best]):
-        return float(np.isposinf(processed[token_id]))
-    temperature = 1.0 if params.temperature == 0 else float(np.float32(params.temperature))
-    return float(np.exp((processed[token_id] - processed[best]) / temperature))
 
 
 def near_sets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -151,14 +151,3 @@ def arguments_of(edits: list[RowEdits], vocab_size: int, seed: int = 0) -> dict[
             if mask is not None:
                 arguments[name][slot[i]] = packed([mask], vocab_size, beyond=1)[0]
     return arguments
-
-
-def of_rows(arguments: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """The arguments of some rows, with the same tables."""
-    per_row = {"addend_slot", "penalty_slot", "mask_slot", "bitmask_rows"}
-    chosen = {name: value[rows] if name in per_row else value for name, value in arguments.items()}
-    return chosen | ({"penalties": arguments["penalties"][:, rows]} if "penalties" in arguments else {})
-
-
-def without_repeats(edits: list[RowEdits]) -> list[RowEdits]:
-    return [replace(row, listed=None if row.listed is None else sorted(set(row.listed))) for row in edits]

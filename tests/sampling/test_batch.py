@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
 import torch
-from batch_tensors import ids, zeros
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.edits.slots import addend_of
 from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.rows.table import TABLE
 from ascend_sample.sampling.sampler import Sampler
 
 INF = math.inf
+
+
+def ids(device: str, *values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64).to(device)
+
+
+def zeros(batch: SamplingBatch) -> Tensor:
+    return torch.zeros(len(batch), batch.vocab_size, device=batch.device)
 
 
 def processed(batch: SamplingBatch, logits: Tensor) -> dict[int, list[float]]:
@@ -37,58 +45,39 @@ def processed(batch: SamplingBatch, logits: Tensor) -> dict[int, list[float]]:
 
 def test_a_row_has_its_parameters(device: str) -> None:
     batch = SamplingBatch(100, device)
-    params = SamplingParams(
-        temperature=0.5,
-        top_k=7,
-        top_p=0.25,
-        min_p=0.125,
-        repetition_penalty=2.0,
-        presence_penalty=-1.0,
-        frequency_penalty=0.75,
-        seed=2**63 + 5,
-        logprobs=3,
-    )
+    numbers = {"temperature": 0.5, "top_k": 7, "top_p": 0.25, "min_p": 0.125, "repetition_penalty": 2.0}
+    numbers |= {"presence_penalty": -1.0, "frequency_penalty": 0.75}
+    params = SamplingParams(**numbers, seed=2**63 + 5, logprobs=3)
     assert batch.add(params, [4, 5, 6]) == 0
-    assert batch.temperature.tolist() == [0.5]
-    assert batch.top_k.tolist() == [7]
-    assert batch.top_p.tolist() == [0.25]
-    assert batch.min_p.tolist() == [0.125]
-    assert batch.repetition_penalty.tolist() == [2.0]
-    assert batch.presence_penalty.tolist() == [-1.0]
-    assert batch.frequency_penalty.tolist() == [0.75]
-    assert batch.seed.tolist() == [5 - 2**63]
-    assert batch.position.tolist() == [3]
-    assert batch.host.logprobs.tolist() == [3]
-    assert batch.host.is_processed.tolist() == [True]
+    assert {name: getattr(batch, name).tolist() for name in numbers} == {name: [one] for name, one in numbers.items()}
+    assert (batch.seed.tolist(), batch.position.tolist()) == ([5 - 2**63], [3])
+    assert (batch.host.logprobs.tolist(), batch.host.is_processed.tolist()) == ([3], [True])
     assert batch.params == [params]
-    dtypes = {
-        name: getattr(batch, name).dtype for name in ("temperature", "top_k", "top_p", "min_p", "seed", "position")
-    }
-    assert list(dtypes.values()) == [torch.float32, torch.int32, torch.float32, torch.float32, torch.int64, torch.int64]
+    for name, column in TABLE.items():
+        if column.is_on_device:
+            assert getattr(batch, name).tolist() == getattr(batch.host, name).tolist(), name
+    with pytest.raises(AttributeError, match="'HostMirrors' object has no attribute 'top_q'"):
+        batch.host.top_q  # noqa: B018
+    dtypes = [getattr(batch, name).dtype for name in ("temperature", "top_k", "top_p", "min_p", "seed", "position")]
+    assert dtypes == [torch.float32, torch.int32, torch.float32, torch.float32, torch.int64, torch.int64]
 
 
 def test_what_is_off(device: str) -> None:
     batch = SamplingBatch(100, device)
-    batch.extend(
-        [SamplingParams(), SamplingParams(top_k=100), SamplingParams(top_k=2**64 - 1), SamplingParams(top_k=99)]
-    )
-    assert batch.top_k.tolist() == [SKIP_TOP_K, SKIP_TOP_K, SKIP_TOP_K, 99]
-    assert batch.host.top_k.tolist() == [SKIP_TOP_K, SKIP_TOP_K, SKIP_TOP_K, 99]
-    assert batch.temperature.tolist() == [1.0] * 4
-    assert batch.top_p.tolist() == [1.0] * 4
-    assert batch.min_p.tolist() == [0.0] * 4
-    assert batch.repetition_penalty.tolist() == [1.0] * 4
-    assert batch.host.logprobs.tolist() == [-1] * 4
-    assert not batch.host.is_processed.any()
+    below = 1.0 - 2.0**-40  # float32 would round it to 1, which is off
+    batch.extend([SamplingParams(), SamplingParams(top_k=100), SamplingParams(top_k=2**64 - 1)])
+    batch.add(SamplingParams(top_k=99, top_p=below, min_p=below, temperature=0))
+    assert batch.top_k.tolist() == batch.host.top_k.tolist() == [SKIP_TOP_K, SKIP_TOP_K, SKIP_TOP_K, 99]
+    assert batch.temperature.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert batch.top_p.tolist() == [1.0, 1.0, 1.0, 1.0 - 2.0**-24]
+    assert batch.min_p.tolist() == [0.0, 0.0, 0.0, 1.0 - 2.0**-24]
     assert batch.process(zeros(batch)) is None
 
 
-def test_a_top_p_below_1_is_not_off_in_float32(device: str) -> None:
-    batch = SamplingBatch(100, device)
-    batch.add(SamplingParams(top_p=1.0 - 2.0**-40, min_p=1.0 - 2.0**-40, temperature=0))
-    assert batch.top_p.tolist() == [1.0 - 2.0**-24]
-    assert batch.min_p.tolist() == [1.0 - 2.0**-24]
-    assert batch.temperature.tolist() == [0.0]
+def batch_of(device: str, vocab_size: int, *params: SamplingParams, prompts: Any = None) -> SamplingBatch:
+    batch = SamplingBatch(vocab_size, device)
+    batch.extend(params, prompts)
+    return batch
 
 
 def with_seeds(device: str, *seeds: int, **options: Any) -> SamplingBatch:
@@ -128,27 +117,12 @@ def test_rows_change_places(device: str) -> None:
     assert [one.seed for one in batch.params] == [2, 1, 3, 0]
 
 
-def test_growth_keeps_rows(device: str) -> None:
-    batch = with_seeds(device, 0, capacity=1)
-    assert batch.seed.tolist() == [0]
-    batch.extend([SamplingParams(seed=seed) for seed in range(1, 9)], [[0] * n for n in range(8)])
-    assert batch.seed.tolist() == list(range(9))
-    assert batch.host.seed.tolist() == list(range(9))
-    assert batch.position.tolist() == [100, *range(8)]
-
-
-def test_growth_keeps_what_only_the_device_has_advanced(device: str) -> None:
+def test_growth_keeps_rows_and_what_only_the_device_has_advanced(device: str) -> None:
     batch = with_seeds(device, 0, capacity=1)
     batch.append(ids(device, 3))
-    batch.add(SamplingParams(seed=1))
-    assert batch.position.tolist() == [101, 0]
-
-
-def test_host_mirrors_are_valid_before_a_flush_and_cannot_be_written() -> None:
-    batch = with_seeds("cpu", 4)
-    assert batch.host.seed.tolist() == [4]
-    with pytest.raises(ValueError, match="read-only"):
-        batch.host.seed[0] = 5
+    batch.extend([SamplingParams(seed=seed) for seed in range(1, 9)], [[0] * n for n in range(8)])
+    assert batch.seed.tolist() == batch.host.seed.tolist() == list(range(9))
+    assert batch.position.tolist() == [101, *range(8)]
 
 
 def test_a_batch_on_the_cpu_has_its_rows_once() -> None:
@@ -161,78 +135,53 @@ def test_a_batch_on_the_cpu_has_its_rows_once() -> None:
     assert position.tolist() == batch.host.position.tolist() == [2, 1]
     assert temperature.tolist() == [0.5, 1]
     assert position.data_ptr() == batch.host.position.ctypes.data
+    with pytest.raises(ValueError, match="read-only"):
+        batch.host.position[0] = 5
 
 
 def test_the_version_changes_with_rows_order_and_min_tokens() -> None:
     batch = SamplingBatch(10)
-    versions = [batch.version]
-
-    def changed() -> bool:
-        versions.append(batch.version)
-        return versions[-1] > versions[-2]
-
-    batch.add(SamplingParams(stop_ids=[1], min_tokens=2))
-    assert changed()
-    batch.add(SamplingParams())
-    assert changed()
-    batch.swap(0, 1)
-    assert changed()
-    batch.swap(0, 0)
-    assert not changed()
-    batch.reorder([0, 1])
-    assert not changed()
-    batch.reorder([1, 0])
-    assert changed()
-    batch.flush()
-    assert not changed()
-    batch.append(ids("cpu", 0, 0))
-    assert not changed()
-    batch.append(ids("cpu", 0, 0))
-    assert changed(), "min_tokens is over"
-    batch.append(ids("cpu", 0, 0))
-    assert not changed()
-    batch.remove(0)
-    assert changed()
+    zero = ids("cpu", 0, 0)
+    changes: list[tuple[Callable[[], object], bool]] = [
+        (lambda: batch.add(SamplingParams(stop_ids=[1], min_tokens=2)), True),
+        (lambda: batch.add(SamplingParams()), True),
+        (lambda: batch.swap(0, 1), True),
+        (lambda: batch.swap(0, 0), False),
+        (lambda: batch.reorder([0, 1]), False),
+        (lambda: batch.reorder([1, 0]), True),
+        (batch.flush, False),
+        (lambda: batch.append(zero), False),
+        (lambda: batch.append(zero), True),  # min_tokens is over
+        (lambda: batch.append(zero), False),
+        (lambda: batch.remove(0), True),
+    ]
+    for place, (change, is_new) in enumerate(changes):
+        before = batch.version
+        change()
+        assert (batch.version > before) == is_new, place
 
 
 # Masks and biases.
 
 
 def test_bias_and_masks(device: str) -> None:
-    batch = SamplingBatch(5, device)
-    batch.extend(
-        [
-            SamplingParams(),
-            SamplingParams(logit_bias={1: 2.5, 3: -1.0}),
-            SamplingParams(bad_ids=[0, 4], logit_bias={0: 9.0, 1: 0.5}),
-            SamplingParams(allowed_ids=[1, 2, 3], bad_ids=[2], logit_bias={0: 9.0, 2: 9.0, 3: 4.0}),
-            SamplingParams(logit_bias={1: 0.0}),
-        ]
+    batch = batch_of(
+        device,
+        5,
+        SamplingParams(),
+        SamplingParams(logit_bias={1: 2.5, 3: -1.0}),
+        SamplingParams(bad_ids=[0, 4], logit_bias={0: 9.0, 1: 0.5}),
+        SamplingParams(allowed_ids=[1, 2, 3], bad_ids=[2], logit_bias={0: 9.0, 1: 4.0, 2: 9.0}),
+        SamplingParams(logit_bias={1: 0.0}),
     )
     assert batch.host.is_processed.tolist() == [False, True, True, True, False]
     logits = torch.tensor([[1.0, 1.0, 1.0, INF, math.nan]]).repeat(5, 1).to(device)
     assert processed(batch, logits) == {
         1: [1.0, 3.5, 1.0, INF, pytest.approx(math.nan, nan_ok=True)],
         2: [-INF, 1.5, 1.0, INF, -INF],
-        3: [-INF, 1.0, -INF, INF, -INF],
+        3: [-INF, 5.0, -INF, INF, -INF],
     }
     assert logits[0, :4].tolist() == [1.0, 1.0, 1.0, INF], "the logits stay as they are"
-
-
-def test_a_bias_of_an_allowed_id(device: str) -> None:
-    batch = SamplingBatch(4, device)
-    batch.add(SamplingParams(allowed_ids=[1, 3], logit_bias={3: 4.0}))
-    assert processed(batch, zeros(batch)) == {0: [-INF, 0, -INF, 4]}
-
-
-@pytest.mark.parametrize("allowed_ids", [None, [1, 2, 3]])
-def test_every_id_of_an_addend_is_named_once(allowed_ids: list[int] | None) -> None:
-    """Which of two values for one id is written last, no device says."""
-    bias = {1: 1.0, 3: 2.0}
-    params = SamplingParams(allowed_ids=allowed_ids, bad_ids=[2], stop_ids=[1, 2], min_tokens=1, logit_bias=bias)
-    named, values = addend_of(params, stop_ids_forbidden=True, vocab_size=100)
-    assert len(set(named.tolist())) == len(named)
-    assert dict(zip(named.tolist(), values.tolist(), strict=True))[3] == 2.0
 
 
 def test_processed_rows_are_found_where_they_have_moved(device: str) -> None:
@@ -247,28 +196,20 @@ def test_processed_rows_are_found_where_they_have_moved(device: str) -> None:
     assert processed(batch, zeros(batch)) == {0: [-INF, 0], 1: [0, -INF]}
 
 
-def test_float32_logits_keep_their_bits(device: str) -> None:
-    batch = SamplingBatch(2, device)
-    batch.add(SamplingParams(bad_ids=[1]))
-    assert processed(batch, torch.tensor([[16.0 + 2.0**-19, 1.0]]).to(device)) == {0: [16.0 + 2.0**-19, -INF]}
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_bias_is_added_in_float32(device: str, dtype: torch.dtype) -> None:
-    batch = SamplingBatch(2, device)
-    batch.add(SamplingParams(logit_bias={0: 2.0**-12}))
-    assert processed(batch, torch.full((1, 2), 16.0, dtype=dtype, device=device)) == {0: [16.0 + 2.0**-12, 16.0]}
+def test_a_bias_is_added_in_float32(device: str) -> None:
+    batch = batch_of(device, 2, SamplingParams(logit_bias={0: 2.0**-12}))
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert processed(batch, torch.full((1, 2), 16.0, dtype=dtype, device=device)) == {0: [16.0 + 2.0**-12, 16.0]}
 
 
 def test_stop_ids_are_forbidden_for_min_tokens(device: str) -> None:
-    batch = SamplingBatch(4, device)
-    batch.extend(
-        [
-            SamplingParams(stop_ids=[1], min_tokens=2),
-            SamplingParams(stop_ids=[1, 2], min_tokens=1, bad_ids=[2], logit_bias={1: 3.0}),
-            SamplingParams(stop_ids=[1]),
-            SamplingParams(stop_ids=[1, 3], min_tokens=3, allowed_ids=[0, 1]),
-        ]
+    batch = batch_of(
+        device,
+        4,
+        SamplingParams(stop_ids=[1], min_tokens=2),
+        SamplingParams(stop_ids=[1, 2], min_tokens=1, bad_ids=[2], logit_bias={1: 3.0}),
+        SamplingParams(stop_ids=[1]),
+        SamplingParams(stop_ids=[1, 3], min_tokens=3, allowed_ids=[0, 1]),
     )
     assert batch.host.min_tokens_left.tolist() == [2, 1, 0, 3]
     first = {0: [0, -INF, 0, 0], 1: [0, -INF, -INF, 0], 3: [0, -INF, -INF, -INF]}
@@ -297,14 +238,13 @@ def test_a_request_that_comes_back_has_generated_already(device: str) -> None:
 
 
 def test_penalties_follow_the_tokens(device: str) -> None:
-    batch = SamplingBatch(4, device)
-    batch.extend(
-        [
-            SamplingParams(repetition_penalty=2.0),
-            SamplingParams(),
-            SamplingParams(presence_penalty=0.5, frequency_penalty=0.25),
-        ],
-        [[0, 0, 1], [0], [0, 1]],
+    batch = batch_of(
+        device,
+        4,
+        SamplingParams(repetition_penalty=2.0),
+        SamplingParams(),
+        SamplingParams(presence_penalty=0.5, frequency_penalty=0.25),
+        prompts=[[0, 0, 1], [0], [0, 1]],
     )
     logits = torch.tensor([[4.0, -4.0, 4.0, 4.0]]).repeat(3, 1).to(device)
     assert processed(batch, logits) == {0: [2, -8, 4, 4], 2: [4, -4, 4, 4]}
@@ -319,49 +259,14 @@ def test_penalties_follow_the_tokens(device: str) -> None:
     assert processed(batch, logits[:2]) == {0: [3.25, -4, 4, 3.0]}
 
 
-def test_masks_and_penalties_together(device: str) -> None:
-    batch = SamplingBatch(3, device)
-    batch.extend(
-        [
-            SamplingParams(frequency_penalty=1.0),
-            SamplingParams(bad_ids=[2]),
-            SamplingParams(frequency_penalty=1.0, logit_bias={0: 2.0}, bad_ids=[1]),
-        ]
-    )
-    batch.append(ids(device, 0, 0, 0))
-    assert processed(batch, zeros(batch)) == {0: [-1, 0, 0], 1: [0, 0, -INF], 2: [1, -INF, 0]}
-
-
-def test_rows_that_are_processed_together_are_what_they_are_alone(device: str) -> None:
-    """Biased ones, masked ones, those with both, penalised ones: of different lengths."""
-    kinds = ({"logit_bias": {1: 2.5}}, {"bad_ids": [0], "presence_penalty": 0.5}, {"repetition_penalty": 1.5}, {})
-    kinds += ({"allowed_ids": [1, 2, 5], "logit_bias": {2: 1.0}, "frequency_penalty": 0.25},)  # type: ignore[assignment]
-    params = [SamplingParams(seed=row, **kinds[row % 5]) for row in range(10)]
-    prompts = [[2, 3][: row % 3] * row for row in range(10)]
-    logits, tokens = torch.randn(10, 6), torch.arange(10) % 6
-
-    def processed_rows(of: range) -> dict[int, list[float]]:
-        batch = SamplingBatch(6, device)
-        batch.extend(params[of.start : of.stop], prompts[of.start : of.stop])
-        for _ in range(20):  # longer than lists are at first
-            batch.append(tokens[of.start : of.stop].to(device))
-        return processed(batch, logits[of.start : of.stop].to(device))
-
-    together = processed_rows(range(10))
-    assert sorted(together) == [0, 1, 2, 4, 5, 6, 7, 9]
-    for row, values in together.items():
-        assert processed_rows(range(row, row + 1)) == {0: values}
-
-
 def test_some_rows_get_tokens_and_some_get_several(device: str) -> None:
-    batch = SamplingBatch(4, device)
-    batch.extend(
-        [
-            SamplingParams(frequency_penalty=1.0),
-            SamplingParams(frequency_penalty=1.0),
-            SamplingParams(),
-            SamplingParams(stop_ids=[3], min_tokens=2),
-        ]
+    batch = batch_of(
+        device,
+        4,
+        SamplingParams(frequency_penalty=1.0),
+        SamplingParams(frequency_penalty=1.0),
+        SamplingParams(),
+        SamplingParams(stop_ids=[3], min_tokens=2),
     )
     batch.append(ids(device, 3, 3, 0, 1, 1, 1), rows=[0, 0, 0, 3, 3, 2])
     assert batch.position.tolist() == [3, 0, 1, 2]
@@ -374,23 +279,13 @@ def test_some_rows_get_tokens_and_some_get_several(device: str) -> None:
 
 
 def test_placeholders_count_for_no_penalty(device: str) -> None:
-    batch = SamplingBatch(4, device)
-    batch.extend([SamplingParams(frequency_penalty=1.0)] * 3)
+    batch = batch_of(device, 4, *[SamplingParams(frequency_penalty=1.0)] * 3)
     batch.append(ids(device, -1, 4, 3))
     assert processed(batch, zeros(batch)) == {0: [0] * 4, 1: [0] * 4, 2: [0, 0, 0, -1]}
-    batch.advance(ids(device, 4, -100, 3))
-    assert processed(batch, zeros(batch)) == {0: [0] * 4, 1: [0] * 4, 2: [0, 0, 0, -2]}
-    assert batch.position.tolist() == [2, 2, 2]
-
-
-def test_a_placeholder_penalises_no_other_rows_ids(device: str) -> None:
-    """Of a row that has seen id 0, after a step: what the placeholder would be penalised in is the batch's first id."""
-    batch = SamplingBatch(4, device)
-    batch.extend([SamplingParams(frequency_penalty=1.0)] * 2)
-    batch.append(ids(device, 2, 0))
-    assert processed(batch, zeros(batch)) == {0: [0, 0, -1, 0], 1: [-1, 0, 0, 0]}
-    batch.append(ids(device, 1, -1))
-    assert processed(batch, zeros(batch)) == {0: [0, -1, -1, 0], 1: [-1, 0, 0, 0]}
+    batch.advance(ids(device, 4, 0, 3))
+    batch.append(ids(device, 1, -100, 3))  # beside id 0, which is the first of the batch's ids
+    assert processed(batch, zeros(batch)) == {0: [0, -1, 0, 0], 1: [-1, 0, 0, 0], 2: [0, 0, 0, -3]}
+    assert batch.position.tolist() == [3, 3, 3]
 
 
 def test_a_slot_is_clean_when_it_is_given_again(device: str) -> None:
@@ -404,16 +299,46 @@ def test_a_slot_is_clean_when_it_is_given_again(device: str) -> None:
     assert processed(batch, logits) == {0: [-INF, -2, -3, -1], 1: [-1, -1, -2, -INF]}
 
 
-@pytest.mark.parametrize(
-    "edit", [{"bad_ids": [2]}, {"repetition_penalty": 2.0}, {"allowed_ids": [2, 3]}, {"mirostat_tau": 2.0}]
-)
-def test_a_request_that_goes_before_its_first_step(edit: dict[str, Any], device: str) -> None:
-    batch, sampler, logits = SamplingBatch(8, device), Sampler(), torch.zeros(3, 8, device=device)
-    kept = [SamplingParams(**edit, seed=row) for row in range(3)]
-    batch.extend(kept)
-    expected = sampler(logits, batch, advance=False).token_ids.tolist()
-    for row in range(3, 9):
-        batch.add(SamplingParams(**edit, seed=row))
-    for row in range(8, 2, -1):
-        batch.remove(row)
-    assert sampler(logits, batch, advance=False).token_ids.tolist() == expected
+def test_a_request_that_goes_before_its_first_step(device: str) -> None:
+    edits: list[dict[str, Any]] = [{"bad_ids": [2]}, {"repetition_penalty": 2.0}, {"allowed_ids": [2, 3]}]
+    for edit in (*edits, {"mirostat_tau": 2.0}):
+        batch, sampler, logits = SamplingBatch(8, device), Sampler(), torch.zeros(3, 8, device=device)
+        batch.extend([SamplingParams(**edit, seed=row) for row in range(3)])
+        expected = sampler(logits, batch, advance=False).token_ids.tolist()
+        for row in range(3, 9):
+            batch.add(SamplingParams(**edit, seed=row))
+        for row in range(8, 2, -1):
+            batch.remove(row)
+        assert sampler(logits, batch, advance=False).token_ids.tolist() == expected
+
+
+# Seeds.
+
+
+def test_rows_without_a_seed_get_theirs_from_the_generator(device: str) -> None:
+    def seeds(*requests: SamplingParams, at_once: bool = True) -> list[int]:
+        batch = SamplingBatch(10, device, generator=torch.Generator().manual_seed(7))
+        for some in (requests,) if at_once else ((one,) for one in requests):
+            batch.extend(some)
+        assert batch.host.seed.tolist() == batch.seed.tolist()
+        return list(batch.seed.tolist())
+
+    unseeded = SamplingParams()
+    first = seeds(*[unseeded] * 50)
+    assert len(set(first)) == 50
+    assert first == seeds(*[unseeded] * 50, at_once=False)
+    assert min(first) < 0 < max(first), "all 64 bits are drawn"
+    # Given seeds take nothing from the generator, wherever they stand.
+    mixed = seeds(SamplingParams(seed=5), unseeded, SamplingParams(seed=6), unseeded)
+    assert mixed == [5, first[0], 6, first[1]]
+
+
+def test_torchs_own_generator_is_the_default() -> None:
+    seeds = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        batch = SamplingBatch(10)
+        batch.extend([SamplingParams()] * 2)
+        seeds.append(batch.seed.tolist())
+    assert seeds[0] == seeds[1]
+    assert seeds[0][0] != seeds[0][1]

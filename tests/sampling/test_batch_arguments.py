@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,10 +32,7 @@ CALLS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
         TypeError,
         "prompt_ids must be a list of ints, got a tensor of torch.int64 [1, 3]",
     ),
-    (lambda b: b.add(ANY, "text"), TypeError, "prompt_ids must be a list of ints, got 'text'"),
     (lambda b: b.add(STOPPING, output_ids={3, 4}), TypeError, "output_ids must be a list of ints, got {3, 4}."),
-    (lambda b: b.add(STOPPING, output_ids=None), TypeError, "output_ids must be a list of ints, got None."),
-    (lambda b: b.add(PENALISED, [[1], [1, 2]]), TypeError, "prompt_ids must be a list of ints"),
     (lambda b: b.add(PENALISED, [3, 0.5]), TypeError, "prompt_ids must be a list of ints, got 0.5 at place 1."),
     (
         lambda b: b.add(PENALISED, [2**70]),
@@ -45,13 +43,11 @@ CALLS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda b: b.add(PENALISED, output_ids=[-1]), ValueError, "output_ids must hold ids in [0, 10), got -1."),
     (lambda b: b.add(SamplingParams(bad_ids=[10])), ValueError, "bad_ids must hold ids in [0, 10), got 10."),
     (lambda b: b.add(SamplingParams(vocab_size=11)), ValueError, "vocab_size must be the batch's, 10, got 11."),
-    (lambda b: b.add(ANY, position=-1), ValueError, "position must be in [0, "),
     (lambda b: b.add(ANY, position=2**63 - 1), ValueError, "position must be in [0, "),
     (lambda b: b.add(ANY, position=1.0), TypeError, "position must be an int, got 1.0."),
     (lambda b: b.extend([ANY] * 2, [[1]]), ValueError, "prompt_ids must be as many as params, 2, got 1."),
     (lambda b: b.extend([ANY, SamplingParams(bad_ids=[10])]), ValueError, "bad_ids must hold ids in [0, 10), got 10."),
     (lambda b: b.remove(2), IndexError, "row must be in [0, 2), got 2."),
-    (lambda b: b.remove(-1), IndexError, "row must be in [0, 2), got -1."),
     (lambda b: b.remove(True), TypeError, "row must be an int, got True."),
     (lambda b: b.swap(0, 2), IndexError, "row must be in [0, 2), got 2."),
     *(
@@ -61,11 +57,8 @@ CALLS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda b: b.append([1, 2]), TypeError, "token_ids must be an int64 tensor, got list."),
     (lambda b: b.append(torch.ones(2)), TypeError, "got a tensor of torch.float32."),
     (lambda b: b.append(IDS), ValueError, "token_ids must have the shape [2], got [3]."),
-    (lambda b: b.append(IDS[:2, None]), ValueError, "token_ids must have the shape [2], got [2, 1]."),
     (lambda b: b.append(IDS[:1], [0, 1]), ValueError, "token_ids must have the shape [2], got [1]."),
     (lambda b: b.append(IDS[:1], [2]), IndexError, "row must be in [0, 2), got 2."),
-    (lambda b: b.append(IDS[:1], [-1]), IndexError, "row must be in [0, 2), got -1."),
-    (lambda b: b.append(IDS[:1], [0.5]), TypeError, "rows must be ints, got [0.5]."),
     (lambda b: b.append(IDS[:1], [True]), TypeError, "rows must be ints, got [True]."),
     (lambda b: b.append(IDS[:1], 5), TypeError, "rows must be ints, got 5."),
     (lambda b: b.process(None), TypeError, "logits must be a floating-point tensor, got NoneType."),
@@ -79,41 +72,36 @@ CALLS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), CALLS)
-def test_a_wrong_call_is_refused_and_changes_nothing(
-    call: Callable[[SamplingBatch], Any], error: type[Exception], message: str
-) -> None:
-    batch, untouched = example(), example()
-    with pytest.raises(error) as caught:
-        call(batch)
-    assert message in str(caught.value)
-    assert str(caught.value).endswith(".")
-    assert batch.version == untouched.version
-    assert batch.params == untouched.params
-    for name, buffer in batch.host.buffers.items():
-        assert (buffer == untouched.host.buffers[name]).all()
-    assert batch.slot_bytes == 0
-    batch.flush()
-    assert batch.seed.tolist() == [1, 2]
+def test_a_wrong_call_is_refused_and_changes_nothing(subtests: pytest.Subtests) -> None:
+    untouched = example()
+    for call, error, message in CALLS:
+        batch = example()
+        with subtests.test(msg=message):
+            with pytest.raises(error, match=rf"{re.escape(message)}(.*\.)?$"):
+                call(batch)
+            assert batch.version == untouched.version
+            assert batch.params == untouched.params
+            for name, buffer in batch.host.buffers.items():
+                assert (buffer == untouched.host.buffers[name]).all()
+            assert batch.slot_bytes == 0
+            batch.flush()
+            assert batch.seed.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"vocab_size": 0}, ValueError, "vocab_size must be in [1, 1048576], got 0."),
-        ({"vocab_size": 2**20 + 1}, ValueError, "vocab_size must be in [1, 1048576], got 1048577."),
-        ({"vocab_size": 8.0}, TypeError, "vocab_size must be an int, got 8.0."),
-        ({"vocab_size": 8, "capacity": 0}, ValueError, "capacity must be in [1, 2147483647], got 0."),
-        ({"vocab_size": 8, "capacity": True}, TypeError, "capacity must be an int, got True."),
-        ({"vocab_size": 8, "generator": 3}, TypeError, "generator must be a torch.Generator, got 3."),
-        ({"vocab_size": 8, "device": "gpu"}, ValueError, "SamplingBatch: device must be one of torch's, as 'cpu',"),
-        ({"vocab_size": 8, "device": torch.int64}, ValueError, "device must be one of torch's"),
-    ],
-)
-def test_a_wrong_batch_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        SamplingBatch(**arguments)
-    assert message in str(caught.value)
+WRONG_BATCHES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"vocab_size": 0}, ValueError, "vocab_size must be in [1, 1048576], got 0."),
+    ({"vocab_size": 2**20 + 1}, ValueError, "vocab_size must be in [1, 1048576], got 1048577."),
+    ({"vocab_size": 8.0}, TypeError, "vocab_size must be an int, got 8.0."),
+    ({"capacity": 0}, ValueError, "capacity must be in [1, 2147483647], got 0."),
+    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got 3."),
+    ({"device": "gpu"}, ValueError, "SamplingBatch: device must be one of torch's, as 'cpu',"),
+]
+
+
+def test_a_wrong_batch_is_refused() -> None:
+    for arguments, error, message in WRONG_BATCHES:
+        with pytest.raises(error, match=re.escape(message)):
+            SamplingBatch(**({"vocab_size": 8} | arguments))
 
 
 def test_tensors_of_another_device_are_refused(npu: str) -> None:

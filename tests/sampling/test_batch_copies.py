@@ -60,9 +60,3 @@ def test_a_copy_has_the_tokens_that_arrive_late(copied: Callable[[Any], Any], la
     batch.add(SamplingParams(stop_sequences=[[3]]))
     batch.append(torch.tensor([3]).to(late))
     assert [each.ended() for each in (copied(batch), batch)] == [[Ended(0, 0, 1)]] * 2
-
-
-def test_a_copy_of_an_empty_batch() -> None:
-    batch = copy.deepcopy(SamplingBatch(VOCAB_SIZE))
-    batch.add(SamplingParams(seed=7, temperature=0.5))
-    assert (batch.seed.tolist(), batch.temperature.tolist()) == ([7], [0.5])

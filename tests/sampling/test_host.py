@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +21,7 @@ PARAMS = [
     SamplingParams(seed=6, allowed_ids=list(range(50, 90))),
     SamplingParams(seed=7, min_p=0.05, logprobs=0),
     SamplingParams(seed=8, top_k=2000, frequency_penalty=0.4),
-    SamplingParams(seed=9, min_tokens=3, stop_ids=[5]),
+    SamplingParams(seed=9, min_tokens=3, stop_ids=[5], kept=True, top_p=0.9),
 ]
 BITMASK_ROWS = [2, 9]
 SOON_OR_LATE = pytest.mark.parametrize("late", ["normal", "delayed", "lazy"], indirect=True)
@@ -47,6 +45,9 @@ def check_equal(found: SamplerOutput, expected: SamplerOutput, device: str) -> N
         for one, other in zip(*tensors, strict=True):
             assert torch.equal(one.cpu(), other)
     assert found.logprobs.rows == expected.logprobs.rows
+    assert found.kept.ids.device.type == found.token_ids.device.type
+    for one, other in zip(found.kept, expected.kept, strict=True):
+        assert torch.equal(one.cpu(), other)
 
 
 @SOON_OR_LATE
@@ -93,13 +94,7 @@ def test_memory_of_logits_that_are_gone_is_not_overwritten(late: str) -> None:
 
 
 def test_batches_are_on_the_cpu(accelerator: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"Sampler: batch must be on the CPU for a sampler with host=True, got {accelerator}:0."
-    ):
+    with pytest.raises(ValueError, match=f"Sampler: batch must be on the CPU .* host=True, got {accelerator}:0"):
         Sampler(host=True)(torch.zeros(ROWS, VOCAB_SIZE), make_batch(accelerator))
-    with pytest.raises(TypeError, match=re.escape("Sampler: host must be True or False, got int 1.")):
+    with pytest.raises(TypeError, match="Sampler: host must be True or False, got int 1"):
         Sampler(host=1)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match=f"Sampler: logits must be on the device of the batch, cpu, got {accelerator}:0."
-    ):
-        Sampler()(torch.zeros(ROWS, VOCAB_SIZE, device=accelerator), make_batch())

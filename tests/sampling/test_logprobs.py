@@ -15,10 +15,8 @@ from ascend_sample.sampling import (
     Sampler,
     SamplingBatch,
     SamplingParams,
-    StaticStep,
     filter_logits,
 )
-from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.step import logprobs
 from ascend_sample.sampling.step.logprobs import AskingRows, gather_logprobs
 from tests.support.emulation import assert_same_numbers
@@ -53,18 +51,6 @@ def rows_with_ties(vocab_size: int) -> Tensor:
     return rows
 
 
-@pytest.mark.parametrize("mode", list(LogprobsMode))
-def test_the_lowest_ids_of_equals_whatever_others_ask_for(device: str, mode: LogprobsMode) -> None:
-    logits = torch.zeros(2, 1000)
-    logits[0, ::3] = 2.0
-    assert reported(logits[:1], [GREEDY], device, mode).token_ids[0, :2].tolist() == [0, 0]
-    if not mode.is_processed:
-        assert reported(logits[:1], [GREEDY], device, mode).token_ids.tolist() == [[0, 0, 3, 6]]
-    many = dataclasses.replace(GREEDY, logprobs=100)
-    together = reported(logits, [GREEDY, many], device, mode)
-    assert torch.equal(together.token_ids[:1, :4], reported(logits[:1], [GREEDY], device, mode).token_ids)
-
-
 @pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS])
 def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU makes them as it draws, and beside kept sets a few rows at a time; some rows ask for nothing."""
@@ -94,7 +80,7 @@ def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))
-@pytest.mark.parametrize("vocab_size", [7, 300, 2048])
+@pytest.mark.parametrize("vocab_size", [7, 2048])
 def test_the_first_of_the_total_order_with_the_same_bits_in_any_batch(
     device: str, mode: LogprobsMode, vocab_size: int
 ) -> None:
@@ -104,26 +90,22 @@ def test_the_first_of_the_total_order_with_the_same_bits_in_any_batch(
         for row in range(len(logits))
     ]
     together = reported(logits, params, device, mode)
-    others = reported(logits.flip(0), [*reversed(params)], device, mode)
     for row, request in enumerate(params):
         count = 1 + (request.logprobs or 0)
         alone = reported(logits[row : row + 1], [request], device, mode)
-        neighbour = dataclasses.replace(request, logprobs=vocab_size)
-        beside = reported(logits[[row, 0]], [request, neighbour], device, mode)
-        for found, place in ((together, row), (others, len(params) - 1 - row), (beside, 0)):
-            for name in ("token_ids", "values", "ranks"):
-                column = getattr(found, name)[place]
-                column = column if name == "ranks" else column[:count]
-                assert_same_numbers(column, getattr(alone, name)[0], device)
+        all_ids = dataclasses.replace(request, logprobs=vocab_size)
+        beside = reported(logits[[row, 0]], [request, all_ids], device, mode)
+        for found, place in ((together, row), (beside, 0)):
+            assert torch.equal(found.token_ids[place, :count], alone.token_ids[0])
+            assert_same_numbers(found.values[place, :count], alone.values[0], device)
+            assert found.ranks[place] == alone.ranks[0]
         numbers = logits[row].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         order = naive_order(numbers)
-        best = alone.token_ids[0, 1:].tolist()
         if mode.is_processed:  # what is filtered follows by its id
-            kept = order[: request.top_k]
-            if (numbers == torch.inf).any():
-                kept = [token_id for token_id in kept if numbers[token_id] == torch.inf]
+            kept = [token_id for token_id in order[: request.top_k] if numbers[token_id] == torch.inf]
+            kept = kept or order[: request.top_k]
             order = kept + sorted(set(order) - set(kept))
-        assert best == order[: len(best)], row
+        assert alone.token_ids[0, 1:].tolist() == order[: count - 1], row
 
 
 def test_a_best_token_is_the_greedy_one_where_logprobs_are_rounded_to_equals(device: str) -> None:
@@ -134,39 +116,6 @@ def test_a_best_token_is_the_greedy_one_where_logprobs_are_rounded_to_equals(dev
     assert found.token_ids.tolist() == [[7, 7, 3, 0]]
     assert found.values[0, 1] == found.values[0, 2]
     assert found.ranks.tolist() == [2], "ties share the larger number"
-
-
-NEAR = torch.tensor([[20.0, 1.0, 1.0000001]])
-"""Below the first the others are equal in float32: 19 is as near as that tells."""
-ALIKE: tuple[dict[str, Any], ...] = (
-    {},
-    {"temperature": 0.7},
-    {"temperature": 1.5, "top_k": 3},
-    {"logit_bias": {0: 1.0}},
-)
-
-
-@pytest.mark.parametrize("mode", list(LogprobsMode))
-def test_logits_that_are_equal_once_they_are_shifted_keep_their_order(device: str, mode: LogprobsMode) -> None:
-    """Alone, in a batch of one kind, in one of several, and in a graph."""
-    params = [SamplingParams(seed=1, logprobs=3, **more) for more in ALIKE]
-    together = reported(NEAR.repeat(len(params), 1), params, device, mode)
-    assert together.token_ids[:, 1:].tolist() == [[0, 2, 1]] * len(params)
-    for request in params:
-        for count in (1, 2):
-            assert reported(NEAR.repeat(count, 1), [request] * count, device, mode).token_ids[-1, 1:].tolist() == [
-                0,
-                2,
-                1,
-            ]
-    step = StaticStep(4, 3, torch.float32, device, logprobs=3, logprobs_mode=mode.value, addends=1)
-    batch = SamplingBatch(3, device)
-    batch.extend(params)
-    step.prepare(batch)
-    step.logits.copy_(NEAR.repeat(len(params), 1))
-    step.run()
-    assert step.logprobs is not None
-    assert step.logprobs.token_ids[:, 1:].tolist() == [[0, 2, 1]] * len(params)
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))
@@ -188,56 +137,22 @@ def test_numbers_never_ascend_and_ranks_are_those_of_numbers(
         assert ids[:kept] == sorted(ids[:kept], key=lambda token_id: (-row[token_id].item(), token_id))
 
 
+@pytest.mark.parametrize(("vocab_size", "count"), [(7, 5), (2048, 1024), (5001, 5), (5001, 1025)])
 @pytest.mark.parametrize("is_normalised", [True, False])
-@pytest.mark.parametrize("vocab_size", [7, 2048, 5001])
-def test_every_device_reports_what_the_native_operator_does(device: str, vocab_size: int, is_normalised: bool) -> None:
+def test_every_device_reports_what_the_native_operator_does(
+    device: str, is_normalised: bool, vocab_size: int, count: int
+) -> None:
     logits = torch.cat((rows_with_ties(vocab_size), torch.full((2, vocab_size), -torch.inf)))
     logits[11, 3] = torch.nan
     drawn = torch.randint(vocab_size, (12,), generator=torch.Generator().manual_seed(0))
     drawn[8] = vocab_size // 3
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, 5, is_normalised)
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, count, is_normalised)
     there = logits.to(device)
     mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
-    found = gather_logprobs(AskingRows.of(range(12), 12, 5, there.device), there, mode, drawn.to(device))
+    found = gather_logprobs(AskingRows.of(range(12), 12, count, there.device), there, mode, drawn.to(device))
     torch.testing.assert_close(found.values.cpu(), values, atol=2e-6, rtol=0)
     assert torch.equal(found.token_ids.cpu(), ids)
     assert torch.equal(found.ranks.cpu(), ranks)
-
-
-def test_equals_in_segments_of_which_the_later_has_the_larger_maximum(device: str) -> None:
-    logits = torch.zeros(1, 5120)
-    logits[0, [10, 768, 800]] = torch.tensor([5.0, 9.0, 5.0])
-    for most in (1, 2, 3, 4):
-        found = reported(logits, [dataclasses.replace(GREEDY, logprobs=most)], device, LogprobsMode.RAW_LOGITS)
-        assert found.token_ids.tolist() == [[768, 768, 10, 800, 0][: 1 + most]]
-
-
-def test_more_than_any_top_k_keeps(device: str) -> None:
-    logits = (torch.randn(3, 3000) * 2).bfloat16().float()
-    drawn = torch.tensor([5, 6, 7])
-    there = logits.to(device)
-    found = [
-        gather_logprobs(
-            AskingRows.of(range(3), 3, most, there.device), there, LogprobsMode.RAW_LOGPROBS, drawn.to(device)
-        )
-        for most in (1024, 1025, 3000)
-    ]
-    for one in found:
-        assert one.token_ids[:, 1:].tolist() == [naive_order(row)[: one.token_ids.shape[1] - 1] for row in logits]
-        assert torch.equal(one.values, found[2].values[:, : one.values.shape[1]])
-        torch.testing.assert_close(one.values.cpu(), logits.log_softmax(1).gather(1, one.token_ids.cpu()))
-
-
-@pytest.mark.parametrize("mode", list(LogprobsMode))
-@pytest.mark.parametrize("beyond", [-1, 0, 1, 77])
-def test_the_best_is_the_last_of_a_long_row(device: str, mode: LogprobsMode, beyond: int) -> None:
-    logits = torch.zeros(2, 20 * 256 + beyond)
-    logits[:, -1], logits[0, 7], logits[1, -2] = 5.0, 4.0, 4.0
-    last = logits.shape[1] - 1
-    found = reported(logits, [GREEDY] * 2, device, mode)
-    assert found.token_ids[:, :2].tolist() == [[last, last]] * 2
-    if not mode.is_processed:
-        assert found.token_ids[:, 2:].tolist() == [[7, 0], [last - 1, 0]]
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])
@@ -289,12 +204,3 @@ def test_no_digits_are_lost_to_logits_that_are_large_beside_the_temperature(
         scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[:, -1:], -torch.inf)
     expected = scaled.log_softmax(1).gather(1, found.token_ids.cpu())
     assert float((found.values.cpu() - expected).abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize("entries", [1, 2, 3, 5, 8, 1000, 151936])
-def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> None:
-    values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))
-    together = sum_of_rows(values.to(device, copy=True)).cpu()
-    for row in range(7):
-        assert_same_numbers(sum_of_rows(values[row : row + 1].to(device, copy=True)).cpu()[0], together[row], device)
-    torch.testing.assert_close(together.double(), values.double().sum(1, keepdim=True), rtol=1e-6, atol=0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from one_of_two import OneOfTwo
+from test_logprobs import reported
 from torch import Tensor
 
 from ascend_sample.sampling import (
@@ -49,14 +50,6 @@ def requests_of(rows: tuple[dict[str, object], ...]) -> list[SamplingParams]:
     return [SamplingParams(**{"temperature": 0.7, "seed": row} | asked) for row, asked in enumerate(rows)]  # type: ignore[arg-type]
 
 
-def reported(logits: Tensor, params: list[SamplingParams], mode: LogprobsMode, device: str) -> Logprobs:
-    batch = SamplingBatch(logits.shape[1], device)
-    batch.extend(params)
-    found = Sampler(mode.value)(logits.to(device), batch).logprobs
-    assert found is not None
-    return Logprobs(found.rows, *(tensor.cpu() for tensor in found[1:]))
-
-
 def check(found: Logprobs, everything: Logprobs, params: list[SamplingParams], device: str) -> None:
     """Compares what rows have with what they have that ask for all ids."""
     assert found.rows == [row for row, one in enumerate(params) if one.logprobs is not None]
@@ -80,45 +73,31 @@ def test_they_are_those_that_the_best_have(
     device: str, mode: LogprobsMode, rows: tuple[dict[str, object], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits, params = random_rows(len(rows)), requests_of(rows)
-    everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], mode, device)
-    check(reported(logits, params, mode, device), everything, params, device)
+    everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], device, mode)
+    check(reported(logits, params, device, mode), everything, params, device)
     remembering = [replace(one, mirostat_tau=3.0, kept=True) for one in params]
-    of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], mode, device)
-    check(reported(logits, remembering, mode, device), of_all, remembering, device)
+    of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], device, mode)
+    check(reported(logits, remembering, device, mode), of_all, remembering, device)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
-    check(reported(logits, params, mode, device), everything, params, device)
+    check(reported(logits, params, device, mode), everything, params, device)
 
 
 def test_by_hand(device: str) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 4.0, 4.0, 4.0], [1.0, 9.0, 1.0, 1.0]])
-    params = [
-        SamplingParams(temperature=0, logprob_ids=[0, 2, 0], logprobs=1),
-        SamplingParams(temperature=0, logprobs=2),
-        SamplingParams(temperature=0, logprob_ids=(3,)),
-    ]
+    asked = ({"logprob_ids": [0, 2, 0], "logprobs": 1}, {"logprobs": 2}, {"logprob_ids": (3,)})
+    params = [SamplingParams(temperature=0, **one) for one in asked]  # type: ignore[arg-type]
     assert [one.logprobs for one in params] == [1, 2, 0]
-    found = reported(logits, params, LogprobsMode.RAW_LOGITS, device)
+    found = reported(logits, params, device, LogprobsMode.RAW_LOGITS)
     assert found.token_ids.shape == found.values.shape == (3, 1 + 2 + 3)
-    assert found.token_ids[0, [0, 1, 3, 4, 5]].tolist() == [1, 1, 0, 2, 0]
-    assert found.values[0, [0, 1, 3, 4, 5]].tolist() == [3.0, 3.0, 0.0, 1.0, 0.0]
-    assert found.token_ids[1, :3].tolist() == [0, 0, 1]
-    assert found.token_ids[2, [0, 5]].tolist() == [1, 3]
-    assert found.values[2, [0, 5]].tolist() == [9.0, 1.0]
-    assert found.ranks.tolist() == [1, 1, 1]
-    normalised = reported(logits, params, LogprobsMode.RAW_LOGPROBS, device)
-    torch.testing.assert_close(normalised.values, logits.log_softmax(1).gather(1, normalised.token_ids))
-    alone = reported(logits[2:], params[2:], LogprobsMode.RAW_LOGITS, device)
+    for row, places, ids, numbers in (
+        (0, [0, 1, 3, 4, 5], [1, 1, 0, 2, 0], [3.0, 3.0, 0.0, 1.0, 0.0]),
+        (1, [0, 1, 2], [0, 0, 1], [5.0, 5.0, 4.0]),
+        (2, [0, 5], [1, 3], [9.0, 1.0]),
+    ):
+        assert found.token_ids[row, places].tolist() == ids
+        assert found.values[row, places].tolist() == numbers
+    alone = reported(logits[2:], params[2:], device, LogprobsMode.RAW_LOGITS)
     assert (alone.token_ids.tolist(), alone.values.tolist()) == ([[1, 3]], [[9.0, 1.0]])
-
-
-def test_the_host_samples_what_a_device_computes(device: str) -> None:
-    logits, params = random_rows(len(ROWS)), requests_of(ROWS)
-    batch = SamplingBatch(VOCAB_SIZE)
-    batch.extend(params)
-    found = Sampler(host=True)(logits.to(device), batch).logprobs
-    assert found is not None
-    expected = reported(logits, params, LogprobsMode.RAW_LOGPROBS, "cpu")
-    assert all(torch.equal(one.cpu(), other) for one, other in zip(found[1:], expected[1:], strict=True))
 
 
 def test_rows_come_and_go(device: str) -> None:
@@ -135,32 +114,20 @@ def test_rows_come_and_go(device: str) -> None:
     for place, row in enumerate(found.rows):
         ids = list(batch.params[row].logprob_ids)
         assert found.token_ids[place, found.token_ids.shape[1] - len(ids) :].tolist() == ids
-    for _ in range(4):
-        batch.remove(0)
-    assert {one.logprob_ids for one in batch.params} == {(), (5,)}
-    batch.remove(next(row for row, one in enumerate(batch.params) if one.logprob_ids))
-    batch.add(SamplingParams(logprobs=2))
-    found = sampler(logits[: len(batch)], batch).logprobs
-    assert found is not None
-    assert found.token_ids.shape[1] == 1 + int(batch.host.logprobs.max())
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_of_all_places_of_drafts(device: str, mode: str) -> None:
     params = [SamplingParams(seed=3, top_k=9, logprob_ids=[4, 2]), SamplingParams(seed=5, logprobs=1)]
-    logits = random_rows(5)
-    batch = SamplingBatch(VOCAB_SIZE, device)
-    batch.extend(params)
-    drafts = torch.tensor([1, 2, 3], device=device)
-    found = verify_drafts(logits.to(device), drafts, batch, counts=[2, 1], sampler=Sampler(mode)).logprobs
-    assert found is not None
-    everything = SamplingBatch(VOCAB_SIZE, device)
-    everything.extend([replace(one, logprobs=VOCAB_SIZE) for one in params])
-    told = verify_drafts(logits.to(device), drafts, everything, counts=[2, 1], sampler=Sampler(mode)).logprobs
-    assert told is not None
-    of_places = [params[0]] * 3 + [params[1]] * 2
-    ours, all_ids = (Logprobs(one.rows, *(tensor.cpu() for tensor in one[1:])) for one in (found, told))
-    check(ours, all_ids, of_places, device)
+    logits, drafts = random_rows(5).to(device), torch.tensor([1, 2, 3], device=device)
+    found = []
+    for asked in (params, [replace(one, logprobs=VOCAB_SIZE) for one in params]):
+        batch = SamplingBatch(VOCAB_SIZE, device)
+        batch.extend(asked)
+        told = verify_drafts(logits, drafts, batch, counts=[2, 1], sampler=Sampler(mode)).logprobs
+        assert told is not None
+        found.append(Logprobs(told.rows, *(tensor.cpu() for tensor in told[1:])))
+    check(*found, [params[0]] * 3 + [params[1]] * 2, device)
 
 
 def test_where_they_are_refused() -> None:

@@ -1,76 +1,62 @@
-"""Edits in sample_rows: the tokens and statuses of whole rows that were edited in torch before."""
+"""Edits in sample_rows: the tokens and statuses of whole rows that were edited in torch before.
+
+Rows with a small top-k are not copied for their edits: what is edited is left out of the pass over them, and joins the
+candidates that it finds. So the best logits are edited here too: forbidden, lowered, lifted, or equal to others.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from native_rows import DTYPES, GRID, ROUTES, keys, lists, make_logits, sample_rows
-from row_edits import FAMILIES, RowEdits, arguments_of, of_rows, packed, random_edits, whole_rows, without_repeats
-from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Request
+from native_rows import DTYPES, GRID, ROUTES, Request, keys, lists, make_logits, sample_rows
+from row_edits import FAMILIES, RowEdits, arguments_of, random_edits, whole_rows
 from torch import Tensor
 
-from tests.support.code_paths import assert_same_on_all_code_paths
-
-GREEDY = Request(0.0, 0, 1.0, 0.0)
-SHIPPED = Request(0.7, 20, 0.8, 0.0)
+GREEDY, SHIPPED = Request(0.0), Request(0.7, 20, 0.8)
 INF, NAN = torch.inf, torch.nan
 
 
-def expect(logits: Tensor, requests: list[Request], edits: list[RowEdits], **options: bool) -> tuple[Tensor, Tensor]:
+def check(logits: Tensor, requests: list[Request], edits: list[RowEdits], keep_ties: bool = False) -> None:
     """A row with a list is one of float32; one with masks alone keeps its dtype."""
-    values = whole_rows(logits, edits)
-    wide = sample_rows(values, requests, **options)
-    narrow = sample_rows(values.to(logits.dtype), requests, **options)
+    values, before = whole_rows(logits, edits), logits.clone()
+    wide = sample_rows(values, requests, keep_ties=keep_ties)
+    narrow = sample_rows(values.to(logits.dtype), requests, keep_ties=keep_ties)
     is_widened = torch.tensor([row.is_widened for row in edits])
-    return torch.where(is_widened, wide[0], narrow[0]), torch.where(is_widened, wide[1], narrow[1])
-
-
-def check(logits: Tensor, requests: list[Request], edits: list[RowEdits], **options: bool) -> None:
-    expected, expected_status = expect(logits, requests, edits, **options)
-    before = logits.clone()
-    token_ids, status = sample_rows(logits, requests, edits=arguments_of(edits, logits.shape[1]), **options)
-    wrong = (token_ids != expected).nonzero()[:, 0].tolist()
-    assert wrong == [], (wrong, [(requests[i], edits[i]) for i in wrong[:2]])
-    assert torch.equal(status, expected_status)
-    assert torch.equal(logits.isnan(), before.isnan())
+    arguments = arguments_of(edits, logits.shape[1])
+    found = sample_rows(logits, requests, edits=arguments, keep_ties=keep_ties)
+    for one, of_wide, of_narrow in zip(found, wide, narrow, strict=True):
+        wrong = (one != torch.where(is_widened, of_wide, of_narrow)).nonzero()[:, 0].tolist()
+        assert wrong == [], (wrong, [(requests[i], edits[i]) for i in wrong[:2]])
     assert torch.equal(logits.nan_to_num(7.0), before.nan_to_num(7.0))
 
 
-F32, F16, BF16 = DTYPES
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "dtype"),
-    [(1, F32), (31, F32), (32, F16), (33, BF16), (1000, F16), (1000, BF16), (3007, F32)],
-    ids=str,
-)
-def test_all_kinds_in_one_batch(vocab_size: int, dtype: torch.dtype) -> None:
-    for seed in range(2):
-        logits = make_logits(len(GRID), vocab_size, dtype, seed=seed)
-        check(logits, GRID, random_edits(len(GRID), vocab_size, seed))
-        check(logits, GRID, random_edits(len(GRID), vocab_size, seed + 10), keep_ties=True)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_large_vocabulary(dtype: torch.dtype) -> None:
-    requests = ROUTES * 3
-    for vocab_size in (20_000, 151_936):
-        logits = make_logits(len(requests), vocab_size, dtype)
-        check(logits, requests, random_edits(len(requests), vocab_size))
+def test_all_kinds_in_one_batch(dtype: torch.dtype) -> None:
+    """Sizes around words of a mask, and large ones; lists with ids several times."""
+    for seed, vocab_size in enumerate((1, 31, 32, 33, 1000, 3007)):
+        logits = make_logits(len(GRID), vocab_size, dtype, seed=seed)
+        check(logits, GRID, random_edits(len(GRID), vocab_size, seed), keep_ties=seed % 3 == 2)
+    logits = make_logits(len(ROUTES), 151_936, dtype)
+    check(logits, ROUTES, random_edits(len(ROUTES), 151_936))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_special_logits(dtype: torch.dtype) -> None:
-    """In listed ids and others, allowed and forbidden."""
-    vocab_size = 301
+    """In listed ids and others, allowed and forbidden; an infinity that only edits have made is one as well."""
     specials = torch.tensor([-0.0, INF, NAN, -INF, 0.0], dtype=dtype)
     generator = torch.Generator().manual_seed(1)
-    for rarity in (2, 40, 300):
+    for rarity, vocab_size in ((2, 301), (40, 301), (300, 301), (3000, 3007)):
         logits = make_logits(len(GRID), vocab_size, dtype)
         struck = torch.randint(rarity, logits.shape, generator=generator) == 0
         logits = torch.where(struck, specials[torch.randint(5, logits.shape, generator=generator)], logits)
         check(logits, GRID, random_edits(len(GRID), vocab_size))
+        bans = [{int(i): -INF for i in row.isnan().nonzero()[:, 0]} for row in logits]
+        check(logits, GRID, [RowEdits(ban) for ban in bans])
+    logits = make_logits(len(SMALL_K), 3007, dtype)
+    logits[:, 77] = 6e4 if dtype == torch.float16 else 3e38
+    for edits in (RowEdits({77: 3e38}), RowEdits(listed=[77], occurrences={77: 2}, penalties=(1e-36, 0.0, 0.0))):
+        check(logits, SMALL_K, [edits] * len(SMALL_K))
 
 
 def test_rows_by_hand() -> None:
@@ -94,8 +80,9 @@ def test_rows_by_hand() -> None:
     ]
     for dtype in DTYPES:
         logits = torch.tensor([case[0] for case in cases], dtype=dtype)
-        edits = arguments_of([case[1] for case in cases], 3)
-        token_ids, status = sample_rows(logits, [GREEDY] * len(cases), edits=edits)
+        token_ids, status = sample_rows(
+            logits, [GREEDY] * len(cases), edits=arguments_of([case[1] for case in cases], 3)
+        )
         assert token_ids.tolist() == [case[2] for case in cases]
         assert not status.any()
 
@@ -116,53 +103,6 @@ def test_arithmetic_is_that_of_whole_rows_to_the_last_bit() -> None:
         assert not token_ids.any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_status_is_that_of_the_edited_row(dtype: torch.dtype) -> None:
-    vocab_size = 2005
-    base = make_logits(1, vocab_size, dtype)[0]
-    base[3], base[2004] = NAN, INF
-    allowed = {
-        "all": (torch.ones(vocab_size, dtype=torch.bool), NAN_SEEN),
-        "no nan": (torch.arange(vocab_size) != 3, INF_SEEN),
-        "no inf": (torch.arange(vocab_size) != 2004, NAN_SEEN),
-        "neither": ((torch.arange(vocab_size) != 3) & (torch.arange(vocab_size) != 2004), OK),
-        "few": (torch.arange(vocab_size) % 50 == 5, OK),
-        "few, one of them nan": (torch.arange(vocab_size) % 50 == 3, NAN_SEEN),
-        "inf alone": (torch.arange(vocab_size) == 2004, INF_SEEN),
-        "nan alone": (torch.arange(vocab_size) == 3, NAN_SEEN),
-        "nothing": (torch.zeros(vocab_size, dtype=torch.bool), ALL_MASKED),
-    }
-    edits, statuses = [], []
-    for mask, status in allowed.values():
-        banned = {int(i): -INF for i in (~mask).nonzero()[:, 0]}
-        edits += [RowEdits(mask=mask), RowEdits(bitmask=mask), RowEdits(banned), RowEdits({0: 0.0}, mask=mask)]
-        statuses += [status] * 4
-    logits, arguments = base.expand(len(edits), -1), arguments_of(edits, vocab_size)
-    for request in (*ROUTES, GREEDY):
-        requests = [request] * len(edits)
-        check(logits, requests, edits)
-        token_ids, status = sample_rows(logits, requests, edits=arguments)
-        assert status.tolist() == statuses, request
-        for i, (mask, _) in enumerate(allowed.values()):
-            drawn = token_ids[4 * i : 4 * i + 4]
-            assert mask.any().logical_not() or bool(mask[drawn].all()) or statuses[4 * i] == NAN_SEEN, request
-
-
-@pytest.mark.parametrize("vocab_size", [31, 32, 33, 95])
-def test_each_bit_of_a_mask(vocab_size: int) -> None:
-    """One id allowed, and one forbidden; every bit beyond the vocabulary is set."""
-    logits = make_logits(1, vocab_size, torch.bfloat16).expand(vocab_size, -1)
-    identity = torch.eye(vocab_size, dtype=torch.bool)
-    for mask, request in ((identity, SHIPPED), (identity, Request(1.0, 0, 1.0, 0.0)), (identity, GREEDY)):
-        edits = arguments_of([RowEdits(bitmask=row) for row in mask], vocab_size)
-        assert sample_rows(logits, [request] * vocab_size, edits=edits)[0].tolist() == list(range(vocab_size))
-    best = torch.zeros(vocab_size, vocab_size)
-    best[identity] = 9.0
-    edits = arguments_of([RowEdits(mask=row) for row in ~identity], vocab_size)
-    token_ids, _ = sample_rows(best, [GREEDY] * vocab_size, edits=edits)
-    assert token_ids.tolist() == [1, *[0] * (vocab_size - 1)]
-
-
 KEEPING_ONE = pytest.mark.parametrize("request_", [Request(1e6, 0, 1.0, 1.0), Request(1e6, 0, 0.0, 0.0)])
 
 
@@ -173,7 +113,6 @@ def test_what_a_temperature_makes_equal_is_taken_by_the_id(request_: Request) ->
     few = torch.zeros(5000, dtype=torch.bool)
     few[[30, 700, 4000]] = True
     edits = [RowEdits(bitmask=few), RowEdits(bitmask=~few), RowEdits(addends={7: -1.0, 0: -1e9})]
-    check(logits.expand(3, -1), [request_] * 3, edits)
     token_ids, _ = sample_rows(logits.expand(3, -1), [request_] * 3, edits=arguments_of(edits, 5000))
     assert token_ids.tolist() == [30, 0, 1]
 
@@ -187,173 +126,97 @@ def test_a_draft_is_judged_by_what_a_temperature_makes_equal(
     """Where one entry is kept, it is the one that is drawn: the first here, while the last is the largest logit."""
     logits = (torch.arange(5000, dtype=torch.float32)[None] * 1e-44).expand(2, -1).contiguous()
     drafts = {"draft_ids": torch.tensor([draft]), "ends": torch.tensor([2]), "rule": rule}
-    assert sample_rows(logits, [request_] * 2)[0].tolist() == [0, 0]
     token_ids, _, accepted = torch.ops.ascend_sample.verify_drafts(logits, **drafts, **lists([request_] * 2), **keys(2))
     assert token_ids.tolist() == tokens
     assert accepted.tolist() == [int(draft == 0)]
 
 
-def test_repeats_change_nothing() -> None:
-    vocab_size = 700
-    logits = make_logits(len(GRID), vocab_size, torch.bfloat16)
-    edits = random_edits(len(GRID), vocab_size)
-    assert any(row.listed is not None and len(set(row.listed)) < len(row.listed) for row in edits)
-    once = sample_rows(logits, GRID, edits=arguments_of(without_repeats(edits), vocab_size))
-    for row in edits:
-        row.listed = None if row.listed is None else row.listed * 3
-    thrice = sample_rows(logits, GRID, edits=arguments_of(edits, vocab_size))
-    assert torch.equal(thrice[0], once[0])
-
-
-def test_neutral_edits_change_nothing() -> None:
-    """Empty lists, addends of 0, neutral penalties, and masks that allow everything: as float32 rows."""
-    vocab_size = 1001
-    logits = make_logits(len(GRID), vocab_size, torch.float32)
-    everything = torch.ones(vocab_size, dtype=torch.bool)
-    ids = list(range(0, vocab_size, 3))
-    expected = sample_rows(logits, GRID)
-    for row in (
-        RowEdits(addends={}),
-        RowEdits(addends={i: -0.0 for i in ids}),
-        RowEdits(listed=[], occurrences={}, penalties=(2.0, 1.0, 1.0)),
-        RowEdits(listed=[0], occurrences={0: 0}, penalties=(2.0, 1.0, -1.0)),  # a placeholder
-        RowEdits(listed=ids, occurrences={i: 5 for i in ids}),
-        RowEdits(mask=everything, bitmask=everything),
-    ):
-        actual = sample_rows(logits, GRID, edits=arguments_of([row] * len(GRID), vocab_size))
-        assert torch.equal(actual[0], expected[0])
-        assert torch.equal(actual[1], expected[1])
-
-
-def test_a_row_does_not_depend_on_its_batch() -> None:
-    """In another order, by `rows`, alone, with tables of other strides, on other numbers of threads."""
-    vocab_size = 2001
-    requests = GRID
-    count = len(requests)
-    edits = arguments_of(random_edits(count, vocab_size), vocab_size)
+def test_tables_of_any_strides_each_family_alone_and_any_number_of_threads() -> None:
+    edits = random_edits(len(GRID), 701)
+    arguments = arguments_of(edits, 701)
+    logits = make_logits(len(GRID), 701, torch.float16)
+    expected = sample_rows(logits, GRID, edits=arguments)[0]
+    strided = {name: torch.stack([value, value], -1)[..., 0] for name, value in arguments.items()}
+    cut = {name: torch.cat([it, it], -1)[:, : it.shape[1]] for name, it in arguments.items() if it.ndim == 2}
     threads = torch.get_num_threads()
-    for dtype in DTYPES:
-        logits = make_logits(count, vocab_size, dtype)
-        expected, expected_status = sample_rows(logits, requests, edits=edits)
-        try:
-            for number in (1, 2, 5):
-                torch.set_num_threads(number)
-                assert torch.equal(sample_rows(logits, requests, edits=edits)[0], expected)
-        finally:
-            torch.set_num_threads(threads)
-        wide = torch.zeros(count, 2 * vocab_size, dtype=dtype)
-        wide[:, ::2] = logits
-        strided = {name: torch.stack([value, value], -1)[..., 0] for name, value in edits.items()}
-        cut = {
-            name: torch.cat([value, value], -1)[:, : value.shape[1]] for name, value in edits.items() if value.ndim == 2
-        }
-        for other in (strided, edits | cut):
-            assert torch.equal(sample_rows(wide[:, ::2], requests, edits=other)[0], expected)
-        rows = torch.randperm(count)
-        keyed = {name: value[rows] for name, value in keys(count).items()}
-        chosen = [requests[i] for i in rows.tolist()]
-        token_ids, status = sample_rows(logits, chosen, rows=rows, edits=of_rows(edits, rows), **keyed)
-        assert torch.equal(token_ids, expected[rows])
-        assert torch.equal(status, expected_status[rows])
-        for i in range(0, count, 11):
-            keyed = {name: value[i : i + 1] for name, value in keys(count).items()}
-            alone = of_rows(edits, torch.tensor([i]))
-            assert sample_rows(logits[i : i + 1], [requests[i]], edits=alone, **keyed)[0].item() == expected[i]
-
-
-def test_each_family_alone() -> None:
-    vocab_size = 333
-    logits = make_logits(len(GRID), vocab_size, torch.float16)
-    edits = random_edits(len(GRID), vocab_size)
-    arguments = arguments_of(edits, vocab_size)
+    try:
+        for number, given in enumerate((strided, arguments | cut, arguments), start=1):
+            torch.set_num_threads(number)
+            assert torch.equal(sample_rows(logits, GRID, edits=given)[0], expected)
+    finally:
+        torch.set_num_threads(threads)
+    fields = {"addends": ["addends"], "penalties": ["listed", "occurrences", "penalties"], "masks": ["mask"]}
     for family, names in FAMILIES.items():
-        own = [
-            RowEdits(
-                row.addends if family == "addends" else None,
-                *((row.listed, row.occurrences, row.penalties) if family == "penalties" else ()),
-                mask=row.mask if family == "masks" else None,
-                bitmask=row.bitmask if family == "bitmask" else None,
-            )
-            for row in edits
-        ]
-        token_ids, status = sample_rows(logits, GRID, edits={name: arguments[name] for name in names})
-        expected, expected_status = expect(logits, GRID, own)
-        assert torch.equal(token_ids, expected)
-        assert torch.equal(status, expected_status)
+        own = [RowEdits(**{name: getattr(row, name) for name in fields.get(family, ["bitmask"])}) for row in edits]
+        alone = sample_rows(logits, GRID, edits={name: arguments[name] for name in names})
+        whole = sample_rows(logits, GRID, edits=arguments_of(own, 701))
+        assert all(torch.equal(one, other) for one, other in zip(alone, whole, strict=True))
 
 
-def test_no_rows() -> None:
-    edits = {name: value[:0] for name, value in arguments_of([RowEdits({1: 2.0}, [1], {1: 2})], 5).items()}
-    edits["penalties"] = torch.empty(3, 0)
-    token_ids, status = sample_rows(torch.zeros(0, 5), [], edits=edits)
-    assert (token_ids.shape, status.shape) == ((0,), (0,))
+# ---- what would be drawn is edited ----
 
-
-def test_shared_slots() -> None:
-    """Rows of one grammar state, or of one list, share what they have."""
-    vocab_size = 500
-    mask = torch.arange(vocab_size) % 3 == 0
-    count = len(GRID)
-    logits = make_logits(count, vocab_size, torch.bfloat16)
-    slot = torch.zeros(count, dtype=torch.int64)
-    shared = {
-        "bitmask_rows": slot,
-        "bitmask": packed([mask], vocab_size),
-        "addend_slot": slot,
-        "addend_ids": torch.tensor([[4, 9, 3]]),
-        "addends": torch.tensor([[1.0, -2.0, -INF]]),
-        "addend_lengths": torch.tensor([3]),
-    }
-    token_ids, _ = sample_rows(logits, GRID, edits=shared)
-    edits = [RowEdits({4: 1.0, 9: -2.0, 3: -INF}, bitmask=mask)] * count
-    assert torch.equal(token_ids, expect(logits, GRID, edits)[0])
-
-
-SCRIPT = """
-import hashlib
-from native_rows import DTYPES, GRID, ROUTES, make_logits, sample_rows
-from row_edits import arguments_of, random_edits
-digest = hashlib.sha256()
-for dtype in DTYPES:
-    for vocab_size, requests in ((1003, GRID), (70_001, ROUTES)):
-        edits = arguments_of(random_edits(len(requests), vocab_size), vocab_size)
-        for part in sample_rows(make_logits(len(requests), vocab_size, dtype), requests, edits=edits):
-            digest.update(part.numpy().tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_instruction_sets_agree() -> None:
-    assert_same_on_all_code_paths(SCRIPT)
-
-
-BAD = [
-    ("addend_slot", 4, r"addend_slot must be between -1 and the number of slots \(4\) - 1, got 4"),
-    ("penalty_slot", -2, r"penalty_slot must be between -1 and .* \(4\) - 1, got -2"),
-    ("mask_slot", 2**62, r"mask_slot must be between -1 and the number of masks \(4\) - 1, got 4611686018"),
-    ("bitmask_rows", 4, r"bitmask_rows must be between -1 and the number of bitmasks \(4\) - 1, got 4"),
-    ("addend_lengths", 4, r"addend_lengths must be between 0 and the columns of addend_ids \(3\), got 4"),
-    ("penalty_lengths", -1, r"penalty_lengths must be between 0 and .* \(3\), got -1"),
-    ("addend_ids", 70, r"addend_ids must be between 0 and the vocabulary size of logits \(70\) - 1, got 70"),
-    ("penalty_ids", -1, r"penalty_ids must be between 0 and .* \(70\) - 1, got -1. Give ids of the voca"),
+SMALL_K = [
+    *(GREEDY, Request(1.0, 1), Request(1.0, 7), SHIPPED, Request(1.3, 64, 0.95, 0.01), Request(0.7, 65, 0.8)),
+    *(Request(1.0, 20, 0.0), Request(1.0, 20, 1.0, 1.0)),
 ]
+PENALTIES = (1.3, 0.5, 0.25)
 
 
-@pytest.mark.parametrize(("name", "value", "message"), BAD)
-def test_bad_values(name: str, value: int, message: str) -> None:
-    row = RowEdits(
-        {0: 1.0}, [5], {5: 3}, mask=torch.ones(70, dtype=torch.bool), bitmask=torch.ones(70, dtype=torch.bool)
-    )
-    edits = arguments_of([row, row, RowEdits(), RowEdits()], 70)
-    slot = edits[f"{name.split('_')[0]}_slot"][1] if name.endswith(("_ids", "_lengths")) else 1
-    edits[name][(slot, 0) if name.endswith("_ids") else slot] = value
-    with pytest.raises(ValueError, match=f"^sample_rows: {message}"):
-        sample_rows(make_logits(4, 70, torch.float32), [SHIPPED] * 4, edits=edits)
+def best_of(row: Tensor, count: int) -> list[int]:
+    return row.float().topk(min(count, len(row))).indices.tolist()
 
 
-def test_a_family_is_given_as_a_whole_or_not_at_all() -> None:
-    edits = arguments_of([RowEdits()] * 4, 70)
-    for names in FAMILIES.values():
-        for name in names:
-            with pytest.raises(ValueError, match=f"must be given together with {name}, got None. Give both"):
-                sample_rows(torch.zeros(4, 70), [SHIPPED] * 4, edits={name: edits[name]})
+def forbidden(row: Tensor, count: int) -> RowEdits:
+    return RowEdits(addends=dict.fromkeys(best_of(row, count), -INF))
+
+
+def penalised(row: Tensor, count: int) -> RowEdits:
+    ids = best_of(row, count)
+    return RowEdits(listed=ids + ids[: count // 2], occurrences={i: i % 5 for i in ids}, penalties=PENALTIES)
+
+
+def lifted(row: Tensor, count: int) -> RowEdits:
+    top = row.float().max().item()
+    return RowEdits(addends={i: top - row[i].item() + 0.25 * (i % 3) for i in best_of(-row, count)})
+
+
+def both(row: Tensor, count: int) -> RowEdits:
+    edits = penalised(row, count)
+    edits.addends = {i: 0.5 - i % 2 for i in best_of(row, count)[::3]}
+    return edits
+
+
+def masked(row: Tensor, count: int) -> RowEdits:
+    """The best are forbidden by a mask, and a list lifts some of them, which stay forbidden."""
+    allowed = torch.ones(len(row), dtype=torch.bool)
+    allowed[best_of(row, count)] = False
+    return RowEdits(addends=dict.fromkeys(best_of(row, 3), 30.0), mask=allowed)
+
+
+def half_masked(row: Tensor, count: int) -> RowEdits:
+    return RowEdits(bitmask=torch.arange(len(row)) % 2 == count % 2)
+
+
+@pytest.mark.parametrize("kind", [forbidden, penalised, lifted, both, masked, half_masked], ids=lambda k: k.__name__)
+def test_the_best_are_edited(kind: object) -> None:
+    """Of many values, of few, and of hardly any, where edited and other logits are equal at the end of top-k."""
+    assert callable(kind)
+    for number, count in enumerate((1, 20, 63, 64, 65, 300, 1000)):
+        for step in (0.0, 0.25, 4.0):
+            dtype, vocab_size = DTYPES[(number + int(step)) % 3], (1025, 3007, 10_001)[number // 2 % 3]
+            logits = make_logits(len(SMALL_K), vocab_size, dtype, seed=count)
+            logits = ((logits / step).round() * step).to(dtype) if step else logits
+            check(logits, SMALL_K, [kind(row, count) for row in logits])
+
+
+def test_a_row_leaves_nothing_to_the_next_one() -> None:
+    """The same row after one that edits the ids it would draw."""
+    rows = make_logits(1, 3007, torch.bfloat16).expand(4, -1).contiguous()
+    edits = [
+        forbidden(rows[0], 40),
+        RowEdits(addends={3000: 0.5}),
+        penalised(rows[0], 40),
+        RowEdits(listed=[], occurrences={}, penalties=PENALTIES),
+    ]
+    check(rows, [GREEDY] * 4, edits)
+    check(rows, [SHIPPED] * 4, edits)

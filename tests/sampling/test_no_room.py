@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
 
 REQUESTS = (
     SamplingParams(seed=1, frequency_penalty=0.5, repetition_penalty=2.0),
@@ -38,11 +38,11 @@ class NoRoom(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def disturbed(batch: SamplingBatch, call: Callable[[SamplingBatch], None]) -> Iterator[SamplingBatch]:
+def disturbed(batch: SamplingBatch, call: Callable[[SamplingBatch], object], every: int = 1) -> Iterator[SamplingBatch]:
     """Yields copies of the batch for which the call has failed, each at another place, and was made again."""
     nth, has_failed = 0, True
     while has_failed:
-        nth, has_failed = nth + 1, False
+        nth, has_failed = nth + every, False
         one = copy.deepcopy(batch)
         try:
             with NoRoom(nth):
@@ -51,7 +51,7 @@ def disturbed(batch: SamplingBatch, call: Callable[[SamplingBatch], None]) -> It
             has_failed = True
             call(one)
             yield one
-    assert nth > 3
+    assert nth > every
 
 
 def known(batch: SamplingBatch) -> tuple[object, ...]:
@@ -62,31 +62,28 @@ def known(batch: SamplingBatch) -> tuple[object, ...]:
     return processed.host_rows, processed.logits.tolist(), *rows, batch.ended(), batch.slot_bytes
 
 
+def check_disturbed(batch: SamplingBatch, call: Callable[[SamplingBatch], object], every: int = 1) -> None:
+    """Raises unless a call that failed and was made again leaves the batch as one that did not fail."""
+    undisturbed = copy.deepcopy(batch)
+    call(undisturbed)
+    expected = known(undisturbed)
+    for one in disturbed(batch, call, every):
+        assert known(one) == expected
+
+
 @pytest.mark.parametrize("rows", [None, [0, 1, 2, 3, 4, 5, 0, 1, 2, 4]])
 def test_tokens_are_taken_in_once(device: str, rows: list[int] | None) -> None:
     batch = SamplingBatch(VOCAB_SIZE, device)
     batch.extend(REQUESTS, [[1, 2, 3]] * len(REQUESTS), output_ids=[[4]] * len(REQUESTS))
     tokens = torch.tensor([1, 2, 3, 1, 6, 7, 3, 1, 2, 7] if rows else [1, 2, 3, 1, 6, 7]).to(device)
-    undisturbed = copy.deepcopy(batch)
-    undisturbed.append(tokens, rows)
-    expected = known(undisturbed)
-    for one in disturbed(batch, lambda one: one.append(tokens, rows)):
-        assert known(one) == expected
+    check_disturbed(batch, lambda one: one.append(tokens, rows))
 
 
 def test_rows_are_added_once(accelerator: str) -> None:
     """A table that must grow keeps the rows that it has."""
     batch = SamplingBatch(VOCAB_SIZE, accelerator, capacity=1)
     batch.extend(REQUESTS[:3], [[1, 2, 3]] * 3)
-
-    def add(one: SamplingBatch) -> None:
-        one.extend(REQUESTS[3:], [[4]] * 3)
-
-    undisturbed = copy.deepcopy(batch)
-    add(undisturbed)
-    expected = known(undisturbed)
-    for one in disturbed(batch, add):
-        assert known(one) == expected
+    check_disturbed(batch, lambda one: one.extend(REQUESTS[3:], [[4]] * 3))
 
 
 def test_places_of_drafts_hold_nothing_afterwards(device: str) -> None:
@@ -102,6 +99,14 @@ def test_places_of_drafts_hold_nothing_afterwards(device: str) -> None:
 
     verify(batch)
     held = [slots.lengths.tolist() for slots in batch.row_edits.slots.values()]
-    for one in disturbed(batch, verify):
+    for one in disturbed(batch, verify, every=7):
         assert [slots.lengths.tolist() for slots in one.row_edits.slots.values()] == held
         assert known(one) == known(copy.deepcopy(batch))
+
+
+def test_a_step_is_taken_once(device: str) -> None:
+    """Rows that are drawn from in all ways have tables that were not written yet."""
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend([*REQUESTS, SamplingParams(seed=7, allowed_ids=[1, 3], kept=True), SamplingParams(mirostat_tau=2.0)])
+    logits = torch.randn(len(batch), VOCAB_SIZE).to(device)
+    check_disturbed(batch, lambda one: Sampler()(logits, one), every=7)

@@ -60,7 +60,7 @@ PAIRS = [
     for number, kind in enumerate(KINDS)
     for place, temperature in enumerate(TEMPERATURES)
 ]
-"""Every two values of two of them meet."""
+"""Each kind at each temperature; shifts and dtypes in turns."""
 
 
 class Nuclei:

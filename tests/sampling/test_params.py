@@ -8,15 +8,16 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy
 import pytest
 import torch
 
+from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.requests.checks import LARGEST
-from ascend_sample.sampling.requests.fields import to_fraction
-from ascend_sample.sampling.requests.params import SamplingParams
+from ascend_sample.sampling.requests.params import DEFAULTS, FIELDS, SamplingParams
 
 NORMAL = "[2**-126, 3.40282e+38]"
 IDS = "vocabulary ids"
@@ -71,38 +72,26 @@ BAD_VALUES: list[tuple[str, Any, str, str, str]] = [
 BAD_TYPES: list[tuple[str, Any, str, str, str]] = [
     *(
         ("temperature", value, "be a float, ", repr(value), "float()")
-        for value in (True, "0.5", None, 1j, numpy.array(0.5), numpy.True_)
+        for value in (True, "0.5", None, numpy.array(0.5))
     ),
-    *(
-        ("top_k", value, "be an int in [", repr(value), "int()")
-        for value in (True, 3.0, "3", numpy.float32(3.0), numpy.True_, numpy.array(3), [3])
-    ),
-    ("min_tokens", None, "be an int in [", "None", "int()"),
+    *(("top_k", value, "be an int in [", repr(value), "int()") for value in (True, 3.0, "3", numpy.array(3), [3])),
     *(
         ("stop_ids", value, "be a collection of vocabulary ids", shown, "a list of ints")
-        for value, shown in ((3, "3"), ("3", "'3'"), (b"3", "b'3'"), ({3: 1}, "{3: 1}"), (iter([3]), "<list_iter"))
+        for value, shown in ((3, "3"), ("3", "'3'"), ({3: 1}, "{3: 1}"), (iter([3]), "<list_iter"))
     ),
     ("bad_ids", torch.tensor(3), "be a collection", "a tensor of torch.int64 []", "a list of ints"),
     *(
         ("allowed_ids", value, "hold ints", shown, IDS)
-        for value, shown in (
-            *(([1, True], "True"), ([1.0], "1.0"), (["a", 2], "'a'"), ([[1], [2]], "[1]"), ([None], "None")),
-            *((numpy.array([1.0]), "1.0"), (numpy.array([True]), "True"), (torch.tensor([[3, 4]]), "[3, 4]")),
-        )
+        for value, shown in (([1, True], "True"), ([1.0], "1.0"), (["a", 2], "'a'"), (torch.tensor([[3, 4]]), "[3, 4]"))
     ),
     ("logprob_ids", "Yes", "be a sequence of ids", "'Yes'", "lists of ints"),
-    *(
-        ("bad_words", value, "be a collection of sequences of ids", shown, "a list of lists")
-        for value, shown in ((3, "3"), ("no", "'no'"), (None, "None"), (numpy.array(3), "array(3)"))
-    ),
+    ("bad_words", "no", "be a collection of sequences of ids", "'no'", "a list of lists"),
     ("bad_words", [[3, 4], "no"], "hold sequences of ids", "'no'", "must be tokenized"),
-    ("dry_sequence_breakers", [1.5], "hold sequences of ids", "1.5", "must be tokenized"),
     ("dry_sequence_breakers", [[3, True]], "hold ints", "True", IDS),
     ("thinking_start", "<think>", "be a sequence of ids", "'<think>'", "must be tokenized"),
-    ("thinking_start", {1}, "be a sequence of ids", "{1}", "give lists of ints"),
     ("thinking_end", ["<think>"], "hold ints", "'<think>'", IDS),
     ("logit_bias", [(3, 1.0)], "be a mapping of vocabulary ids to floats", "[(3, 1.0)]", "Give a dict"),
-    *(("logit_bias", {key: 1.0}, "hold ints", repr(key), IDS) for key in ("3", 3.0, True)),
+    ("logit_bias", {"3": 1.0}, "hold ints", "'3'", IDS),
 ]
 BAD_BIASES = [
     *((bias, ValueError, says) for bias, says in ((math.nan, "bad_ids"), (math.inf, "allowed_ids"), (1e39, "bad_ids"))),
@@ -153,172 +142,89 @@ BESIDE_A_VOCABULARY: list[tuple[int, dict[str, Any], str, str, str]] = [
 ]
 
 
-def assert_refused(fields: dict[str, Any], error: type[Exception], rule: str, shown: str, remedy: str) -> None:
-    with pytest.raises(error) as caught:
-        SamplingParams(**fields)
-    assert type(caught.value) is error
-    assert_says(caught.value, rule, shown, remedy)
-
-
-def assert_says(error: Exception, rule: str, shown: str, remedy: str) -> None:
-    """The field and its rule, the value, and the remedy, in this order."""
-    message = str(error)
-    assert message.startswith(f"SamplingParams: {rule}"), message
-    assert f"got {shown}" in message, (shown, message)
-    assert remedy in message[message.index(f"got {shown}") :], (remedy, message)
-    assert message.endswith(".")
+def says(rule: str, shown: str, remedy: str) -> str:
+    """The pattern of a message: the field and its rule, the value, and the remedy, in this order."""
+    return f"^SamplingParams: {re.escape(rule)}.*got {re.escape(shown)}.*{re.escape(remedy)}.*\\.$"
 
 
 def test_bad_requests_are_refused_with_field_rule_value_and_remedy(subtests: pytest.Subtests) -> None:
-    for error, bad in ((ValueError, BAD_VALUES), (TypeError, BAD_TYPES)):
-        for field, value, rule, shown, remedy in bad:
-            with subtests.test(msg=f"{field} of {shown}"):
-                assert_refused({field: value}, error, f"{field} must {rule}", shown, remedy)
-    for bias, error, says in BAD_BIASES:
-        with subtests.test(msg=f"a bias of {bias}"):
-            assert_refused({"logit_bias": {3: bias}}, error, "logit_bias[3] must ", repr(bias), says)
+    refused: list[tuple[dict[str, Any], type[Exception], str, str, str]] = [
+        *(({field: value}, ValueError, f"{field} must {rule}", *rest) for field, value, rule, *rest in BAD_VALUES),
+        *(({field: value}, TypeError, f"{field} must {rule}", *rest) for field, value, rule, *rest in BAD_TYPES),
+        *(
+            ({"logit_bias": {3: bias}}, error, "logit_bias[3] must ", repr(bias), more)
+            for bias, error, more in BAD_BIASES
+        ),
+        *((fields, ValueError, *rest) for fields, *rest in CONTRADICTIONS),
+        *((fields | {"vocab_size": size}, ValueError, *rest) for size, fields, *rest in BESIDE_A_VOCABULARY),
+    ]
+    for fields, error, *rest in refused:
+        with subtests.test(msg=rest[0]), pytest.raises(error, match=says(*rest)):
+            SamplingParams(**fields)
 
 
-def test_contradictions_are_refused(subtests: pytest.Subtests) -> None:
-    """What needs the vocabulary is refused by the batch where the request does not know it."""
-    for fields, *says in CONTRADICTIONS:
-        with subtests.test(msg=says[0]):
-            assert_refused(fields, ValueError, *says)
-    for vocab_size, fields, *says in BESIDE_A_VOCABULARY:
-        with subtests.test(msg=says[0]):
-            assert_refused(fields | {"vocab_size": vocab_size}, ValueError, *says)
-            with pytest.raises(ValueError, match="must") as caught:
-                SamplingParams(**fields).check_vocab_size(vocab_size)
-            assert_says(caught.value, *says)
+def test_what_needs_the_vocabulary_is_refused_beside_the_batchs() -> None:
+    for vocab_size, fields, *rest in (
+        *BESIDE_A_VOCABULARY,
+        (11, {"vocab_size": 10}, "vocab_size must be the", "10", ""),
+    ):
+        with pytest.raises(ValueError, match=says(*rest)):
+            SamplingParams(**fields).check_vocab_size(vocab_size)
+    SamplingParams(vocab_size=10).check_vocab_size(10)
 
 
-def test_another_vocabulary_than_the_batch_has() -> None:
-    params = SamplingParams(vocab_size=10)
-    params.check_vocab_size(10)
-    with pytest.raises(ValueError, match=r"vocab_size must be the batch's, 11, got 10\. "):
-        params.check_vocab_size(11)
+EDGES: list[tuple[dict[str, Any], Any]] = [
+    *(
+        ({"temperature": given}, kept)
+        for given, kept in ((0, 0.0), (-0.0, 0.0), (numpy.float32(0.7), 0.699999988079071))
+    ),
+    *(({"temperature": edge}, edge) for edge in (2.0**-126, 3.4028234663852886e38)),
+    *(({name: 1}, 1.0) for name in ("top_p", "min_p", "dry_base")),
+    *(({"top_k": given}, int(given)) for given in (1, 2**64 - 1, numpy.int32(50))),
+    *(({"seed": given}, int(given)) for given in (0, 2**64 - 1, numpy.uint64(2**64 - 1))),
+    *(({"allowed_ids": given}, (2, 9)) for given in ((9, 2), {9, 2}, [9, 2, 9, numpy.int64(2)])),
+    *(({"bad_ids": given}, (1, 4)) for given in (numpy.array([4, 1], numpy.uint16), torch.tensor([4, 1]).int())),
+    ({"bad_ids": range(3)}, (0, 1, 2)),
+    ({"bad_ids": numpy.array([])}, ()),
+    ({"logprob_ids": torch.tensor([4, 1])}, (4, 1)),
+    ({"bad_words": [[4, 2], numpy.array([1, 9]), (4, 2)]}, ((1, 9), (4, 2))),
+    ({"dry_sequence_breakers": [7, [3, 1], (5,)]}, ((3, 1), (5,), (7,))),
+    ({"stop_sequences": torch.tensor([[4, 1], [3, 2]])}, ((3, 2), (4, 1))),
+    ({"logit_bias": {numpy.int64(5): 1, 2: -100.0}}, {2: -100.0, 5: 1.0}),
+    ({"logprobs": 10, "vocab_size": 10}, 10),
+    ({"no_repeat_ngram_window": 3, "no_repeat_ngram_size": 3}, 3),
+    ({"min_tokens": 4, "allowed_ids": [1, 2], "stop_ids": [2]}, 4),
+]
+"""Fields, and what the first of them is kept as."""
 
 
-@pytest.mark.parametrize(
-    ("fields", "name", "value"),
-    [
-        ({"temperature": 0}, "temperature", 0.0),
-        ({"temperature": -0.0}, "temperature", 0.0),
-        ({"temperature": 2.0**-126}, "temperature", 2.0**-126),
-        ({"temperature": 3.4028234663852886e38}, "temperature", 3.4028234663852886e38),
-        ({"temperature": numpy.float32(0.7)}, "temperature", 0.699999988079071),
-        ({"temperature": numpy.float16(0.5)}, "temperature", 0.5),
-        ({"temperature": numpy.int64(2)}, "temperature", 2.0),
-        ({"top_p": 1}, "top_p", 1.0),
-        ({"top_p": 2.0**-126}, "top_p", 2.0**-126),
-        ({"min_p": 1}, "min_p", 1.0),
-        ({"min_p": 0}, "min_p", 0.0),
-        ({"repetition_penalty": 0.5}, "repetition_penalty", 0.5),
-        ({"presence_penalty": -2}, "presence_penalty", -2.0),
-        ({"frequency_penalty": 2}, "frequency_penalty", 2.0),
-        ({"top_k": 1}, "top_k", 1),
-        ({"top_k": 2**64 - 1}, "top_k", 2**64 - 1),
-        ({"top_k": numpy.int32(50)}, "top_k", 50),
-        ({"seed": 2**64 - 1}, "seed", 2**64 - 1),
-        ({"seed": 0}, "seed", 0),
-        ({"seed": numpy.uint64(2**64 - 1)}, "seed", 2**64 - 1),
-        ({"logprobs": 0}, "logprobs", 0),
-        ({"logprobs": 10, "vocab_size": 10}, "logprobs", 10),
-        ({"allowed_ids": (9, 2)}, "allowed_ids", (2, 9)),
-        ({"allowed_ids": {9, 2}}, "allowed_ids", (2, 9)),
-        ({"allowed_ids": [9, 2, 9, numpy.int64(2)]}, "allowed_ids", (2, 9)),
-        ({"bad_ids": [7, 3, 7]}, "bad_ids", (3, 7)),
-        ({"bad_words": [[3, 4], (3, 4), [4, 3]]}, "bad_words", ((3, 4), (4, 3))),
-        ({"allowed_ids": [4, 5], "bad_ids": [5], "logit_bias": {3: 1.0, 5: 2.0}}, "logit_bias", {3: 1.0, 5: 2.0}),
-        ({"bad_ids": range(3)}, "bad_ids", (0, 1, 2)),
-        ({"bad_ids": numpy.array([4, 1], dtype=numpy.uint16)}, "bad_ids", (1, 4)),
-        ({"bad_ids": numpy.array([])}, "bad_ids", ()),
-        ({"bad_ids": torch.tensor([4, 1], dtype=torch.int32)}, "bad_ids", (1, 4)),
-        ({"logprob_ids": torch.tensor([4, 1])}, "logprob_ids", (4, 1)),
-        ({"bad_ids": [numpy.int64(4), 1]}, "bad_ids", (1, 4)),
-        ({"bad_ids": [2**20 - 1]}, "bad_ids", (2**20 - 1,)),
-        ({"stop_ids": [9], "vocab_size": 10}, "stop_ids", (9,)),
-        ({"min_tokens": 2**31 - 1, "stop_ids": [1]}, "min_tokens", 2**31 - 1),
-        ({"no_repeat_ngram_size": 3, "no_repeat_ngram_window": 3}, "no_repeat_ngram_window", 3),
-        ({"no_repeat_ngram_whitelist": {9, 2}}, "no_repeat_ngram_whitelist", (2, 9)),
-        ({"dry_base": 1, "dry_multiplier": 2**-126}, "dry_base", 1.0),
-        ({"logit_bias": {numpy.int64(5): 1, 2: -100.0}}, "logit_bias", {2: -100.0, 5: 1.0}),
-        ({"allowed_ids": [1, 2], "bad_ids": [2], "logit_bias": {1: 3.0}}, "allowed_ids", (1, 2)),
-        ({"allowed_ids": [1, 2], "stop_ids": [2], "min_tokens": 4}, "min_tokens", 4),
-    ],
-)
-def test_values_at_the_edges_are_taken_and_normalised(fields: dict[str, Any], name: str, value: object) -> None:
-    kept = getattr(SamplingParams(**fields), name)
-    assert kept == value
-    assert type(kept) in (float, int, tuple) or dict(kept) == value
-    assert not isinstance(kept, float) or math.copysign(1.0, kept) == math.copysign(1.0, value)  # type: ignore[arg-type]
-    if isinstance(kept, tuple):
-        assert {type(entry) for entry in kept} <= {int, tuple}
+def test_values_at_the_edges_are_taken_and_normalised() -> None:
+    for fields, value in EDGES:
+        kept = getattr(SamplingParams(**fields), next(iter(fields)))
+        assert kept == value, fields
+        assert type(kept) in (float, int, tuple) or dict(kept) == value, fields
+        assert not isinstance(kept, float) or math.copysign(1.0, kept) == 1.0, fields
+        assert not isinstance(kept, tuple) or {type(entry) for entry in kept} <= {int, tuple}, fields
 
 
-def test_sequences_of_ids_are_kept_as_sorted_tuples() -> None:
-    params = SamplingParams(bad_words=[[4, 2], numpy.array([1, 9])], dry_sequence_breakers=[7, [3, 1], (5,)])
-    assert params.bad_words == ((1, 9), (4, 2))
-    assert params.dry_sequence_breakers == ((3, 1), (5,), (7,))
-    assert SamplingParams(dry_sequence_breakers=[7, 3]).dry_sequence_breakers == ((3,), (7,))
-    assert SamplingParams(stop_sequences=torch.tensor([[4, 1], [3, 2]])).stop_sequences == ((3, 2), (4, 1))
-    assert SamplingParams(stop_sequences=[torch.tensor([4, 1]), 3]).stop_sequences == ((3,), (4, 1))
-    assert SamplingParams.from_mapping(params.to_mapping()) == params
-    assert hash(params) == hash(SamplingParams.from_mapping(params.to_mapping()))
-
-
-def test_bad_words_of_one_id_are_bad_ids() -> None:
+def test_sequences_of_one_id_are_ids() -> None:
     params = SamplingParams(bad_words=[[4, 2], [7], 3], bad_ids=[7, 1])
     assert params == SamplingParams(bad_words=[[4, 2]], bad_ids=[1, 3, 7])
-    with pytest.raises(ValueError, match="bad_ids must leave at least one of the 2 ids"):
-        SamplingParams(bad_words=[[0], [1]], vocab_size=2)
+    params = SamplingParams(stop_ids=[7], stop_sequences=[[5, 6], [3], 2])
+    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((2,), (3,), (5, 6)))
 
 
-def test_defaults_filter_nothing() -> None:
-    assert SamplingParams().to_mapping() == {
-        "temperature": 1.0,
-        "top_k": None,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "typical_p": 1.0,
-        "epsilon_cutoff": 0.0,
-        "eta_cutoff": 0.0,
-        "top_a": 0.0,
-        "top_n_sigma": 0.0,
-        "xtc_probability": 0.0,
-        "xtc_threshold": 0.1,
-        "mirostat_tau": 0.0,
-        "mirostat_eta": 0.1,
-        "adaptive_target": None,
-        "adaptive_decay": 0.9,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "logit_bias": {},
-        "allowed_ids": None,
-        "bad_ids": (),
-        "bad_words": (),
-        "no_repeat_ngram_size": 0,
-        "no_repeat_ngram_window": None,
-        "no_repeat_ngram_whitelist": (),
-        "dry_multiplier": 0.0,
-        "dry_base": 1.75,
-        "dry_allowed_length": 2,
-        "dry_sequence_breakers": (),
-        "dry_range": None,
-        "thinking_budget": None,
-        "thinking_start": (),
-        "thinking_end": (),
-        "thinking_closing": (),
-        "min_tokens": 0,
-        "stop_ids": (),
-        "stop_sequences": (),
-        "seed": None,
-        "logprob_ids": (),
-        "logprobs": None,
-        "kept": False,
-        "vocab_size": None,
-    }
+def test_defaults() -> None:
+    """All are off: they are not checked again in each request, and no row has to be processed for them."""
+    for name, declaration in FIELDS.items():
+        if DEFAULTS[name] is not None and DEFAULTS[name] is not dataclasses.MISSING:
+            assert declaration.check(DEFAULTS[name], name, None) == DEFAULTS[name]
+    batch = SamplingBatch(9)
+    batch.add(SamplingParams(seed=1))
+    assert not batch.row_parameters().filters()
+    assert not batch.host.is_processed.any()
+    beside_others = ("xtc_threshold", "mirostat_eta", "adaptive_decay", "dry_base", "dry_allowed_length")
+    assert [DEFAULTS[name] for name in beside_others] == [0.1, 0.1, 0.9, 1.75, 2]
 
 
 def test_a_request_does_not_change_with_what_it_was_made_of() -> None:
@@ -349,92 +255,39 @@ def test_a_vocabularys_worth_of_ids_takes_no_more_calls_than_a_few() -> None:
     assert calls[1] == calls[2]
 
 
-def test_equal_requests_are_equal_and_hash_alike() -> None:
-    first = SamplingParams(logit_bias={3: 1.0, 1: 2.0}, bad_ids=[7, 5], seed=3)
-    second = SamplingParams(logit_bias={1: 2.0, 3: 1.0}, bad_ids={5, 7}, seed=3)
-    assert first == second
-    assert hash(first) == hash(second)
-    assert len({first, second, SamplingParams(seed=4)}) == 2
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_requests_travel_between_processes(duplicate: Any) -> None:
-    params = SamplingParams(logit_bias={3: 1.0}, allowed_ids=[3, 4], seed=2**64 - 1, stop_ids=[4], min_tokens=2)
-    assert duplicate(params) == params
-
-
-def test_a_changed_copy_is_checked_again() -> None:
-    params = SamplingParams(top_k=5, logit_bias={3: 1.0})
-    assert dataclasses.replace(params, top_k=6) == SamplingParams(top_k=6, logit_bias={3: 1.0})
+def test_equal_requests_are_equal_wherever_they_come_from() -> None:
+    params = SamplingParams(
+        logit_bias={3: 1.0, 1: -2.5}, bad_words=[[3, 4]], stop_ids=[4], min_tokens=2, seed=2**64 - 1
+    )
+    copies = [copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))]
+    copies += [SamplingParams.from_mapping(params.to_mapping())]
+    copies += [SamplingParams.from_mapping(json.loads(json.dumps(params.to_mapping())))]
+    copies += [dataclasses.replace(params, logit_bias={1: -2.5, 3: 1.0})]
+    assert copies == [params] * 6
+    assert len({params, *copies, SamplingParams(seed=4)}) == 2
     with pytest.raises(ValueError, match="top_k must"):
         dataclasses.replace(params, top_k=0)
 
 
-@pytest.mark.parametrize(
-    ("values", "error", "message"),
-    [
-        ({"temprature": 0.5}, ValueError, "'temprature' must be a known field. Did you mean 'temperature'?"),
-        ({"topk": 5}, ValueError, "Did you mean 'top_k'?"),
-        ({"stop_token_ids": [1]}, ValueError, "Did you mean 'stop_ids'?"),
-        ({"allowed_token_ids": [1]}, ValueError, "Did you mean 'allowed_ids'?"),
-        ({"Temperature": 1}, ValueError, "Did you mean 'temperature'?"),
-        ({"zzz": 1}, ValueError, "The fields are temperature, top_k, "),
-        ({3: 1}, TypeError, "the name of a field must be a str, got 3."),
-        ([("top_k", 5)], TypeError, "the fields must be a mapping, got list. Give a dict."),
-        ({"top_k": 0}, ValueError, "top_k must be an int in [1, 2**64 - 1], got 0."),
-        ({"logit_bias": {"the": 1.0}}, ValueError, "logit_bias must have integers as its ids, got 'the'."),
-        ({"logit_bias": {"5": 1.0, "-5": 1.0}}, ValueError, "logit_bias must have integers as its ids, got '-5'."),
-        ({"logit_bias": {"5": 1.0, 5: 1.0}}, ValueError, "logit_bias must name each id once"),
-    ],
-)
-def test_a_mapping_with_a_wrong_field(values: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
-        SamplingParams.from_mapping(values)
-    assert message in str(caught.value)
+WRONG_MAPPINGS: list[tuple[Any, type[Exception], str]] = [
+    ({"temprature": 0.5}, ValueError, "'temprature' must be a known field. Did you mean 'temperature'?"),
+    ({"topk": 5}, ValueError, "Did you mean 'top_k'?"),
+    ({"stop_token_ids": [1]}, ValueError, "Did you mean 'stop_ids'?"),
+    ({"zzz": 1}, ValueError, "The fields are temperature, top_k, "),
+    ({3: 1}, TypeError, "the name of a field must be a str, got 3."),
+    ([("top_k", 5)], TypeError, "the fields must be a mapping, got list. Give a dict."),
+    ({"logit_bias": {"5": 1.0, "-5": 1.0}}, ValueError, "logit_bias must have integers as its ids, got '-5'."),
+    ({"logit_bias": {"5": 1.0, 5: 1.0}}, ValueError, "logit_bias must name each id once"),
+]
 
 
-def test_parsed_json_makes_the_same_request() -> None:
-    params = SamplingParams(temperature=0.5, logit_bias={5: 1.0, 30: -2.5}, bad_words=[[3, 4]], stop_ids=[2])
-    assert SamplingParams.from_mapping(json.loads(json.dumps(params.to_mapping()))) == params
+def test_mappings_with_a_wrong_field() -> None:
+    for values, error, message in WRONG_MAPPINGS:
+        with pytest.raises(error, match=re.escape(message)):
+            SamplingParams.from_mapping(values)
 
 
 def test_the_constructor_knows_the_nearest_name() -> None:
     message = "^SamplingParams: 'temprature' must be a known field. Did you mean 'temperature'?"
     with pytest.raises(TypeError, match=message):
-        SamplingParams(temprature=0.7)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=message):
         dataclasses.replace(SamplingParams(), temprature=0.7)  # type: ignore[call-arg]
-
-
-def test_a_mapping_makes_the_same_request() -> None:
-    params = SamplingParams(temperature=0.5, logit_bias={3: 1.0}, allowed_ids=[3, 4])
-    assert SamplingParams.from_mapping(params.to_mapping()) == params
-    assert SamplingParams.from_mapping({}) == SamplingParams()
-
-
-def test_a_whole_vocabulary_of_ids_takes_no_loop() -> None:
-    params = SamplingParams(allowed_ids=range(200_000), vocab_size=200_000)
-    assert len(params.allowed_ids or ()) == 200_000
-
-
-@pytest.mark.parametrize(
-    ("fraction", "float32"),
-    [
-        (1.0, 1.0),
-        (1.0 - 2.0**-30, 1.0 - 2.0**-24),  # float32 would round it to 1, which is off
-        (math.nextafter(1.0, 0.0), 1.0 - 2.0**-24),
-        (0.9, float(numpy.float32(0.9))),
-        (2.0**-126, 2.0**-126),
-        (0.0, 0.0),
-    ],
-)
-def test_a_fraction_below_1_stays_below_1_in_float32(fraction: float, float32: float) -> None:
-    converted = to_fraction(fraction)
-    assert converted.dtype == numpy.float32
-    assert float(converted) == float32
-
-
-def test_a_long_value_is_shortened_in_a_message() -> None:
-    with pytest.raises(TypeError) as caught:
-        SamplingParams(top_k=[0] * 1000)  # type: ignore[arg-type]
-    assert len(str(caught.value)) < 200

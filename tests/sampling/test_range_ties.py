@@ -1,72 +1,95 @@
-"""Ranges of values whose ends next to nothing decides: bounds of a row's sum do not tell them."""
+"""Draws from ranges of values, and ranges whose ends next to nothing decides: as from a copy that was cut before."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from range_copies import check_drawn_as_from_a_copy
+from test_value_ranges import ALWAYS, FILTERS, INF, new_batch, rows_of
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplingParams
+from ascend_sample.sampling.edits import value_ranges
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 NUMBERS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
-BEST, MANY, DEEP = 5, 800_000, -20.3
-VOCAB_SIZE = 1 << 20
+"""The rows of the operator's table."""
+BEST = 5
+
+
+def check_drawn_as_from_a_copy(logits: Tensor, params: list[SamplingParams]) -> None:
+    """Raises unless rows draw and keep what copies of them do in which what is outside of the range is -inf."""
+    off = {name: SamplingParams().to_mapping()[name] for name in value_ranges.RANGE}
+    batch = new_batch(params, vocab_size=logits.shape[1])
+    alone = new_batch([replace(one, **off) for one in params], vocab_size=logits.shape[1])
+    numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
+    found = torch.ops.ascend_sample.value_ranges(logits, batch.temperature, numbers)
+    least, most = (bound.unsqueeze(1) for bound in found)
+    copy = logits.masked_fill((logits < least) | (logits > most), -INF)
+    drawn, expected = Sampler()(logits, batch), Sampler()(copy, alone)
+    assert torch.equal(drawn.token_ids, expected.token_ids)
+    assert torch.equal(drawn.status, expected.status)
+    if drawn.kept is not None and expected.kept is not None:
+        assert torch.equal(drawn.kept.counts, expected.kept.counts)
+        assert torch.equal(drawn.kept.ids, expected.kept.ids)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_kept", "dtype"),
+    [
+        ({"top_k": 20}, True, torch.float32),
+        ({"top_k": 20}, False, torch.bfloat16),
+        ({"top_p": 0.6}, False, torch.float32),
+        ({"top_p": 0.6}, True, torch.float16),
+        ({"top_p": 0.9, "min_p": 0.05}, True, torch.bfloat16),
+        ({"top_p": 0.9, "min_p": 0.05}, False, torch.float16),
+        ({}, True, torch.float32),
+        ({}, False, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], is_kept: bool, dtype: torch.dtype) -> None:
+    count = 800
+    filters = list(FILTERS.values())
+    check_drawn_as_from_a_copy(
+        rows_of(count, dtype, seed=1) + 20,
+        [SamplingParams(**(more | filters[row % len(filters)]), seed=row, kept=is_kept) for row in range(count)],
+    )
 
 
 def test_typical_counts_what_lies_deep_before_a_best_that_is_farther() -> None:
     """The mean is nearer to what is 20 below the best than to that: without both, what lies between is too little."""
-    logits = torch.full((1, VOCAB_SIZE), DEEP)
-    logits[0, :MANY] = -11.5
+    vocab_size, many, depth = 1 << 20, 800_000, -20.3
+    logits = torch.full((1, vocab_size), depth)
+    logits[0, :many] = -11.5
     logits[0, BEST] = 0.0
-    between, deep = (MANY - 1) * math.exp(-11.5), (VOCAB_SIZE - MANY) * math.exp(DEEP)
-    mean = (-11.5 * between + DEEP * deep) / (1 + between + deep)
-    assert -mean > mean - DEEP > 0
-    batch = SamplingBatch(vocab_size=VOCAB_SIZE)
-    for part in (0.5, 1.5):  # of what lies deep: more than all of it needs the best
-        batch.add(SamplingParams(typical_p=(between + part * deep) / (1 + between + deep), kept=True, seed=1))
+    between, deep = (many - 1) * math.exp(-11.5), (vocab_size - many) * math.exp(depth)
+    mean = (-11.5 * between + depth * deep) / (1 + between + deep)
+    assert -mean > mean - depth > 0
+    parts = (0.5, 1.5)  # of what lies deep: more than all of it needs the best
+    masses = [(between + part * deep) / (1 + between + deep) for part in parts]
+    batch = new_batch([SamplingParams(typical_p=p, kept=True, seed=1) for p in masses], vocab_size=vocab_size)
     kept = Sampler()(logits.expand(2, -1), batch).kept
     assert kept is not None
-    assert kept.counts.tolist() == [VOCAB_SIZE - 1, VOCAB_SIZE]
-    assert not (kept.ids[: VOCAB_SIZE - 1] == BEST).any()
+    assert kept.counts.tolist() == [vocab_size - 1, vocab_size]
+    assert not (kept.ids[: vocab_size - 1] == BEST).any()
 
 
-def tied(logits: Tensor, rank: int) -> float:
+def tied(p: Tensor, rank: int) -> float:
     """Returns the typical_p that the nearest so many ids have together, but for rounding."""
-    log_p = logits.double().log_softmax(0)
-    distance = (log_p + (log_p.exp() * log_p).sum().neg()).abs()
-    return float(log_p.exp()[distance.argsort()[:rank]].sum())
+    distance = (p.log() + (p * p.log()).sum().neg()).abs()
+    return float(p[distance.argsort()[: rank + 2]].sum())
 
 
-@pytest.mark.parametrize(
-    ("more", "dtype"),
-    [
-        ({}, torch.float32),
-        ({"min_p": 0.01}, torch.float16),
-        ({"top_p": 0.9}, torch.bfloat16),
-        ({"top_k": 20}, torch.float32),
-        ({"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}, torch.bfloat16),
-        ({}, torch.bfloat16),
-        ({"top_p": 0.9}, torch.float32),
-    ],
-    ids=str,
-)
-def test_a_tie_is_drawn_as_from_a_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
-    """Rows that bounds do not settle are searched exactly, and drawn from as they lie."""
-    count, vocab_size = 120, 3000
-    logits = (torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(2)) * 2.5).to(dtype)
-    params = [
-        SamplingParams(typical_p=tied(row, 2 + number % 90), seed=number, **more) for number, row in enumerate(logits)
-    ]
-    check_drawn_as_from_a_copy(logits, params)
-
-
-ALWAYS = {"xtc_probability": 1.0}
 ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
+    "typical": lambda p, rank: {"typical_p": tied(p, rank)},
+    "typical, xtc": lambda p, rank: {"typical_p": tied(p, rank), **ALWAYS, "xtc_threshold": 0.02},
+    "typical, min_p": lambda p, rank: {"typical_p": tied(p, rank), "min_p": 0.01},
     "epsilon": lambda p, rank: {"epsilon_cutoff": float(p[rank])},
     "eta": lambda p, rank: {"eta_cutoff": min(float((p[rank] * (-(p * p.log()).sum()).exp()) ** 2), 0.9)},
     "top_a": lambda p, rank: {"top_a": min(float(p[rank] / p[0] ** 2), 1.0)},
@@ -77,14 +100,21 @@ ENDS: dict[str, Callable[[Tensor, int], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("step", "more", "is_kept"),
-    [(0.0, {}, True), (0.5, {"top_p": 0.9}, False), (0.0, {"top_k": 20}, False), (0.5, {"top_p": 0.95}, True)],
+    ("step", "more", "dtype", "is_kept"),
+    [
+        (0.0, {}, torch.float32, True),
+        (0.5, {"top_p": 0.9}, torch.float32, False),
+        (0.0, {"top_k": 20}, torch.bfloat16, False),
+        (0.0, {"top_p": 0.95}, torch.float16, True),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", ENDS)
-def test_an_end_at_a_value_is_that_of_a_copy(name: str, step: float, more: dict[str, Any], is_kept: bool) -> None:
-    count, vocab_size = 90, 3000
-    logits = torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(3)) * 2.5
+def test_an_end_at_a_value_is_that_of_a_copy(
+    name: str, step: float, more: dict[str, Any], dtype: torch.dtype, is_kept: bool
+) -> None:
+    """Rows that bounds do not settle are searched exactly, and drawn from as they lie."""
+    logits = (torch.randn(90, 3000, generator=torch.Generator().manual_seed(3)) * 2.5).to(dtype)
     if step:
         logits = (logits / step).round() * step
     params = []
@@ -112,17 +142,16 @@ def test_an_end_is_the_first_number_that_is_not_below() -> None:
     assert torch.equal(ranges_of(torch.tensor([[0.0, -20.0]]).expand(500, 2), min_p=min_p)[0], expected)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("name", NUMBERS)
-def test_what_is_no_number_changes_nothing(name: str, temperature: float) -> None:
+def test_what_is_no_number_changes_nothing() -> None:
     """Also where a row begins with a chunk of it."""
     logits = torch.randn(40, 2000, generator=torch.Generator().manual_seed(4)) * 2.5
     nothing = torch.full((40, 1024), -torch.inf)
     nothing[:, ::3] = torch.nan
-    number = 1.0 if name == "top_n_sigma" else 0.02
-    expected = ranges_of(logits, temperature, **{name: number})
-    assert not torch.equal(expected, ranges_of(logits, temperature))
-    torch.testing.assert_close(ranges_of(torch.cat((nothing, logits), 1), temperature, **{name: number}), expected)
+    for name, temperature in itertools.product(NUMBERS, (1.0, 0.7)):
+        number = {name: 1.0 if name == "top_n_sigma" else 0.02}
+        expected = ranges_of(logits, temperature, **number)
+        assert not torch.equal(expected, ranges_of(logits, temperature))
+        torch.testing.assert_close(ranges_of(torch.cat((nothing, logits), 1), temperature, **number), expected)
 
 
 def test_rounding_leaves_a_row_that_is_typical_as_a_whole() -> None:

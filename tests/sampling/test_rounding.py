@@ -42,19 +42,13 @@ def routes_of(device: str, params: SamplingParams, **options: bool) -> SamplingR
     return Sampler(**options).explain(batch, torch.float32)[0].route
 
 
-def test_only_where_it_is_asked_for(old_cann: str) -> None:
-    params = SamplingParams(top_k=50, top_p=0.9)
+def test_where_it_is_asked_for_and_serves(old_cann: str) -> None:
+    params = requests()[0]
     assert routes_of(old_cann, params) is SamplingRoute.TOP_K
     assert routes_of(old_cann, params, round_float32=True) is SamplingRoute.FUSED_ROUNDED
-
-
-@pytest.mark.parametrize(
-    "changes", [{"temperature": 0.0}, {"top_k": None}, {"top_k": 1500}, {"min_p": 0.1}, {"top_k": 1}]
-)
-def test_what_it_does_not_serve_stays_exact(old_cann: str, changes: dict[str, object]) -> None:
-    params = requests(**changes)
     exact = (SamplingRoute.GREEDY, SamplingRoute.TOP_K, SamplingRoute.SORTED_SEGMENTS)
-    assert routes_of(old_cann, params[0], round_float32=True) in exact
+    for changes in ({"temperature": 0.0}, {"top_k": None}, {"top_k": 1500}, {"min_p": 0.1}, {"top_k": 1}):
+        assert routes_of(old_cann, requests(**changes)[0], round_float32=True) in exact
 
 
 def test_where_there_is_v2_nothing_is_rounded(npu: str) -> None:
@@ -62,19 +56,14 @@ def test_where_there_is_v2_nothing_is_rounded(npu: str) -> None:
     assert routes_of("cpu", SamplingParams(top_k=50), round_float32=True) is SamplingRoute.NATIVE
 
 
-def test_few_tokens_change(old_cann: str) -> None:
-    """Weights are off by less than 1 % and p by 2^-12, so about one draw in a hundred is another one."""
-    logits = torch.randn(ROWS, VOCAB_SIZE) * 3
-    rounded = sample(old_cann, requests(), logits, round_float32=True)
-    exact = sample(old_cann, requests(), logits)
-    assert (rounded == exact).float().mean() > 0.97
+@pytest.mark.parametrize(("logits", "changes"), [((3, 0), {}), ((1, 3000), {"top_p": 1.0})])
+def test_few_tokens_change(old_cann: str, logits: tuple[float, float], changes: dict[str, float]) -> None:
+    """Weights are off by less than 1 % and p by 2^-12, so about one draw in a hundred is another one.
 
-
-def test_the_shift_keeps_rows_far_from_0_apart(old_cann: str) -> None:
-    """Rounded as they are, logits around 3000 would be 2 apart."""
-    logits = torch.randn(ROWS, VOCAB_SIZE) + 3000
-    rounded = sample(old_cann, requests(top_p=1.0), logits, round_float32=True)
-    exact = sample(old_cann, requests(top_p=1.0), logits)
+    Rounded as they are, logits around 3000 would be 2 apart: they are shifted first.
+    """
+    rows = torch.randn(ROWS, VOCAB_SIZE) * logits[0] + logits[1]
+    rounded, exact = (sample(old_cann, requests(**changes), rows, round_float32=each) for each in (True, False))
     assert (rounded == exact).float().mean() > 0.97
 
 
@@ -95,8 +84,3 @@ def test_statuses(old_cann: str) -> None:
     assert output.status.tolist() == [2, 1, 3, 0]
     assert output.token_ids[1:3].tolist() == [0, 1]
     assert output.token_ids[0].item() in (1, 2)
-
-
-def test_the_option_is_checked() -> None:
-    with pytest.raises(TypeError, match="Sampler: round_float32 must be True or False, got str 'yes'"):
-        Sampler(round_float32="yes")  # type: ignore[arg-type]

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_static_step import KINDS, captured
+from test_static_step import KINDS, ROWS, VOCAB_SIZE, captured, rows_of
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.static.step import StaticStep
 from tests.support.emulation import assert_same_numbers
 
-ROWS, VOCAB_SIZE = 6, 700
 ADDENDS, HISTORY, LOGPROBS = 5, 40, 3
 STOP_IDS = [3, 4]
 EDITS: list[dict[str, Any]] = [
@@ -66,23 +65,15 @@ def bitmask_of(batch: SamplingBatch, choice: random.Random, device: str) -> dict
     return {"bitmask": bitmask} | ({} if kind == 2 else {"bitmask_rows": rows})
 
 
-def of_asking(found: Logprobs | None, batch: SamplingBatch) -> Tensor:
-    """What the rows that ask for logprobs read of them: numbers in one line."""
-    if found is None:
-        return torch.empty(0)
-    read = [torch.zeros(0)]
-    for row, ids, values, rank in zip(
-        found.rows, found.token_ids.cpu(), found.values.cpu(), found.ranks.cpu(), strict=True
-    ):
-        asked = int(batch.host.logprobs[row]) if row < len(batch) else -1
-        if asked >= 0:
-            read += [ids[: asked + 1].float(), values[: asked + 1], rank.float().view(1)]
-    return torch.cat(read)
-
-
 def outputs_of(output: SamplerOutput | StaticStep, batch: SamplingBatch) -> tuple[list[int], list[int], Tensor]:
-    count = len(batch)
-    return output.token_ids[:count].tolist(), output.status[:count].tolist(), of_asking(output.logprobs, batch)
+    """Tokens, statuses, and what the rows that ask for logprobs read of them: numbers in one line."""
+    count, read = len(batch), [torch.zeros(0)]
+    if output.logprobs is not None:
+        for row, *numbers in zip(output.logprobs.rows, *(each.cpu() for each in output.logprobs[1:4]), strict=True):
+            asked = int(batch.host.logprobs[row]) if row < count else -1
+            if asked >= 0:
+                read += [each.float().view(-1)[: asked + 1] for each in numbers]
+    return output.token_ids[:count].tolist(), output.status[:count].tolist(), torch.cat(read)
 
 
 def assert_replays_are_eager_steps(steps: int, mode: str, device: str, **options: Any) -> None:
@@ -92,9 +83,7 @@ def assert_replays_are_eager_steps(steps: int, mode: str, device: str, **options
     replay = step.run if device == "cpu" else captured(step).replay
     sampler = Sampler(mode, keep_ties=options.get("keep_ties", False))
     batch, choice = SamplingBatch(VOCAB_SIZE, device), random.Random(1)
-    noise = (torch.randn(8, ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(1)) * 3).to(torch.bfloat16)
-    noise[3, 2, 5], noise[4, 1], noise[5, 0, 9:11] = torch.nan, -torch.inf, torch.inf
-    logits = noise.to(device)
+    logits = rows_of(VOCAB_SIZE, torch.bfloat16, device)
     for place in range(steps):
         change(batch, choice)
         bitmask = bitmask_of(batch, choice, device)
@@ -139,28 +128,21 @@ def test_room_for_edits_leaves_every_bit_as_it_is(device: str) -> None:
     assert edited.view(torch.int32).tolist() == step.logits.view(torch.int32).tolist()
 
 
-@pytest.mark.parametrize(
-    ("params", "copies", "launches"),
-    [
-        ({"logit_bias": {3: 1.0}}, {"h2d": 1}, 0),
-        ({"allowed_ids": [3], "min_tokens": 5, "stop_ids": [4]}, {"h2d": 1}, 0),
-        ({"presence_penalty": 1.0}, {"h2d": 1}, 6),
-    ],
-)
-def test_what_writing_a_step_costs(
-    counting: None, npu: str, params: dict[str, Any], copies: dict[str, int], launches: int
-) -> None:
+def test_what_writing_a_step_costs(counting: None, npu: str) -> None:
     """Beside the noise nothing is sent for a batch that stays as it is."""
     step = StaticStep(4, VOCAB_SIZE, torch.bfloat16, npu, addends=2, history=40, bitmask=True, logprobs=5)
-    graph, batch = captured(step), SamplingBatch(VOCAB_SIZE, npu)
-    batch.extend([SamplingParams(seed=1, **params), SamplingParams(seed=1)])
-    step.prepare(batch)
-    batch.append(step.token_ids[:2])
-    with hostcann.profile() as counted:
+    graph = captured(step)
+    listed: dict[str, Any] = {"logit_bias": {3: 1.0}, "allowed_ids": [3, 5], "min_tokens": 5, "stop_ids": [5]}
+    for params, launches in ((listed, 0), ({"presence_penalty": 1.0}, 6)):
+        batch = SamplingBatch(VOCAB_SIZE, npu)
+        batch.extend([SamplingParams(seed=1, **params), SamplingParams(seed=1)])
         step.prepare(batch)
-        graph.replay()
-    assert (dict(counted.copies), counted.totals.waits) == (copies, 0)
-    assert counted.totals.launches <= launches
+        batch.append(step.token_ids[:2])
+        with hostcann.profile() as counted:
+            step.prepare(batch)
+            graph.replay()
+        assert (dict(counted.copies), counted.totals.waits) == ({"h2d": 1}, 0)
+        assert counted.totals.launches <= launches
 
 
 def test_requests_whose_edits_are_done_already(device: str) -> None:
@@ -177,26 +159,22 @@ def test_requests_whose_edits_are_done_already(device: str) -> None:
     assert drawn == [3, 1, 3]
 
 
-@pytest.mark.parametrize(
-    ("params", "options", "message"),
-    [
-        ({"bad_ids": [1, 2]}, {}, "addends must be 2 at least, for row 1 of the batch, got 0"),
-        ({"bad_ids": [1, 2]}, {"addends": 1}, "addends must be 2 at least, for row 1 of the batch, got 1"),
-        ({"min_tokens": 4, "stop_ids": [3]}, {}, "addends must be 1 at least"),
-        ({"presence_penalty": 1.0}, {"history": 2}, "history must be 3 at least, for row 1 of the batch, got 2"),
-        ({"allowed_ids": [1]}, {}, "bitmask must be True at least, for row 1 of the batch, got False"),
-        ({"logprobs": 0}, {}, "logprobs must be at least 0, got None"),
-        ({"logprobs": 3}, {"logprobs": 2}, "logprobs must be at least 3, got 2"),
-    ],
-)
-def test_requests_that_have_no_room(params: dict[str, Any], options: dict[str, Any], message: str) -> None:
-    batch = SamplingBatch(99)
-    batch.extend([SamplingParams(), SamplingParams(**params)], output_ids=[(), (5, 6, 7)])
-    with pytest.raises(ValueError, match=f"StaticStep: {message}"):
-        StaticStep(2, 99, torch.float32, "cpu", **options).prepare(batch)
+NO_ROOM: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"bad_ids": [1, 2]}, {"addends": 1}, "addends must be 2 at least, for row 1 of the batch, got 1"),
+    ({"min_tokens": 4, "stop_ids": [3]}, {}, "addends must be 1 at least, for row 1 of the batch, got 0"),
+    ({"presence_penalty": 1.0}, {"history": 2}, "history must be 3 at least, for row 1 of the batch, got 2"),
+    ({"allowed_ids": [1]}, {}, "bitmask must be True at least, for row 1 of the batch, got False"),
+    ({"logprobs": 0}, {}, "logprobs must be at least 0, got None"),
+    ({"logprobs": 3}, {"logprobs": 2}, "logprobs must be at least 3, got 2"),
+]
 
 
-def test_the_row_that_needs_most_is_named() -> None:
+def test_the_row_that_needs_most_room_is_named() -> None:
+    for params, options, message in NO_ROOM:
+        batch = SamplingBatch(99)
+        batch.extend([SamplingParams(), SamplingParams(**params)], output_ids=[(), (5, 6, 7)])
+        with pytest.raises(ValueError, match=f"StaticStep: {message}"):
+            StaticStep(2, 99, torch.float32, "cpu", **options).prepare(batch)
     batch = SamplingBatch(99)
     batch.extend([SamplingParams(bad_ids=ids) for ids in ([1, 2], [1, 2, 3], [1])])
     with pytest.raises(ValueError, match="addends must be 3 at least, for row 1 of the batch, got 1"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -40,48 +40,40 @@ def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, An
         batch.add(params, prompt[:4], output_ids=prompt[4:])
 
 
-class Pass(NamedTuple):
-    """What the target and the drafter have made of a batch's places."""
+def random_pass(
+    requests: int, choice: random.Random, candidates: int | None, is_drawn: bool, device: str
+) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Any]]:
+    """Logits with few likely tokens, drafts that are often right, what they were drawn from, and a bitmask at times.
 
-    logits: Tensor  # [places, vocab_size]
-    draft_ids: Tensor
-    proposals: dict[str, Tensor]
-    bitmask: dict[str, Any]
-
-    @classmethod
-    def of(cls, requests: int, choice: random.Random, candidates: int | None, is_drawn: bool) -> Pass:
-        """Logits with few likely tokens, and drafts that are often right; ids that are none, NaN, +inf, -inf."""
-        generator = torch.Generator().manual_seed(choice.getrandbits(32))
-        places = requests * (DRAFTS + 1)
-        logits = torch.randn(places, VOCAB_SIZE, generator=generator)
-        logits[:, :12] += 7  # what requests have seen, too
-        for value in (torch.nan, torch.inf, -torch.inf):
-            if choice.random() < 0.1:
-                logits[choice.randrange(places), choice.randrange(VOCAB_SIZE)] = value
+    Of the logits some are NaN, +inf, -inf, of the drafts some no ids.
+    """
+    generator = torch.Generator().manual_seed(choice.getrandbits(32))
+    places = requests * (DRAFTS + 1)
+    logits = torch.randn(places, VOCAB_SIZE, generator=generator)
+    logits[:, :12] += 7  # what requests have seen, too
+    for value in (torch.nan, torch.inf, -torch.inf):
         if choice.random() < 0.1:
-            logits[choice.randrange(places)] = -torch.inf
-        guessed = logits.nan_to_num(-20, 20, -20).view(requests, DRAFTS + 1, -1)[:, :DRAFTS].flatten(0, 1)
-        guessed = guessed + 0.5 * torch.randn(guessed.shape, generator=generator)
-        q = guessed.softmax(1)
-        proposals: dict[str, Tensor] = {}
-        if candidates is not None:
-            best = q.topk(candidates)
-            proposals = {
-                "draft_candidates": best.indices,
-                "draft_probabilities": best.values / best.values.sum(1, True),
-            }
-            q = torch.zeros_like(q).scatter_(1, best.indices, proposals["draft_probabilities"])
-        elif is_drawn:
-            proposals = {"draft_probabilities": q}
-        drafts = q.multinomial(1, generator=generator).flatten() if is_drawn else guessed.argmax(1)
-        for place in range(len(drafts)):
-            if choice.random() < 0.1:
-                drafts[place] = choice.choice(FOREIGN)
-        bitmask = {}
-        if choice.random() < 0.3:
-            words = torch.randint(-(2**31), 2**31, (2, places, words_of(VOCAB_SIZE)), generator=generator)
-            bitmask = {"bitmask": (words[0] | words[1]).to(torch.int32)}
-        return cls(logits, drafts, proposals, bitmask)
+            logits[choice.randrange(places), choice.randrange(VOCAB_SIZE)] = value
+    if choice.random() < 0.1:
+        logits[choice.randrange(places)] = -torch.inf
+    guessed = logits.nan_to_num(-20, 20, -20).view(requests, DRAFTS + 1, -1)[:, :DRAFTS].flatten(0, 1)
+    q = (guessed + 0.5 * torch.randn(guessed.shape, generator=generator)).softmax(1)
+    proposals: dict[str, Tensor] = {"draft_probabilities": q} if is_drawn else {}
+    if candidates is not None:
+        best = q.topk(candidates)
+        among = best.values / best.values.sum(1, True)
+        proposals = {"draft_candidates": best.indices, "draft_probabilities": among}
+        q = torch.zeros_like(q).scatter_(1, best.indices, among)
+    drafts = q.multinomial(1, generator=generator).flatten() if is_drawn else q.argmax(1)
+    for place in range(len(drafts)):
+        if choice.random() < 0.1:
+            drafts[place] = choice.choice(FOREIGN)
+    bitmask = {}
+    if choice.random() < 0.3:
+        words = torch.randint(-(2**31), 2**31, (2, places, words_of(VOCAB_SIZE)), generator=generator)
+        bitmask = {"bitmask": (words[0] | words[1]).to(torch.int32)}
+    there = {name: value.to(device) for name, value in proposals.items()}
+    return logits.to(device, torch.bfloat16), drafts.to(device), there, bitmask
 
 
 def lists_of(verified: VerifiedDrafts) -> list[list[Any]]:
@@ -98,19 +90,16 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
     kinds = RANKED if options.get("only_top_k") else KINDS
     for number in range(passes):
         change(batch, choice, kinds)
-        made = Pass.of(len(batch), choice, candidates, is_drawn)
-        logits, drafts = made.logits.to(torch.bfloat16).to(device), made.draft_ids.to(device)
-        proposals = {name: value.to(device) for name, value in made.proposals.items()}
+        logits, drafts, proposals, bitmask = random_pass(len(batch), choice, candidates, is_drawn, device)
         step.logits[: len(logits)].copy_(logits)
         step.draft_ids[: len(drafts)].copy_(drafts)
         for name, value in proposals.items():
             getattr(step, name)[: len(drafts)].copy_(value)
-        step.prepare(batch, **made.bitmask)
+        step.prepare(batch, **bitmask)
         replay()
         replayed = step.verified(batch)
-        eager = verify_drafts(
-            logits, drafts, batch, counts=[DRAFTS] * len(batch), rule=rule, sampler=sampler, **proposals, **made.bitmask
-        )
+        given: dict[str, Any] = {"rule": rule, "sampler": sampler, **proposals, **bitmask}
+        eager = verify_drafts(logits, drafts, batch, counts=[DRAFTS] * len(batch), **given)
         assert lists_of(replayed) == lists_of(eager), number
         stayed.update(eager.accepted.tolist())
         replayed.append_to(batch)
@@ -197,12 +186,6 @@ def test_nobody_waits(counting: None, npu: str, rule: str, copies: dict[str, int
     assert (dict(counted.launches), dict(counted.copies), counted.synchronizations) == (launches, copies, {})
 
 
-def with_request(**params: Any) -> SamplingBatch:
-    batch = SamplingBatch(9)
-    batch.extend([SamplingParams(), SamplingParams(**params)], output_ids=[(), (5, 6, 7)])
-    return batch
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -211,18 +194,18 @@ def with_request(**params: Any) -> SamplingBatch:
         ({"no_repeat_ngram_size": 2}, "batch must hold no request with rules that look at its text, .*, got row 1"),
         ({"typical_p": 0.5}, "batch must have no .* that is on, got one on row 1. .* verify its drafts outside of"),
         ({"presence_penalty": 1.0}, "history must be 1 at least, for row 1 of the batch, got 0"),
-        (
-            {"bad_ids": [1]},
-            "addends must be 1 at least, for row 1 of the batch, got 0. .* verify its drafts outside of",
-        ),
+        ({"bad_ids": [1]}, "addends must be 1 at least, for row 1 of the batch, got 0. .* verify its drafts outside"),
         ({"allowed_ids": [1]}, "bitmask must be True at least, for row 1 of the batch, got False"),
         ({"top_k": 5}, "top_k must be at most 4, got 5"),
+        (None, "batch must have at most 2 rows of 9 ids, got 3 of 9"),
     ],
 )
-def test_requests_that_are_refused(params: dict[str, Any], message: str) -> None:
-    step = StaticVerification(2, 1, 9, torch.float32, "cpu", largest_k=4)
+def test_requests_that_are_refused(params: dict[str, Any] | None, message: str) -> None:
+    batch = SamplingBatch(9)
+    requests = [SamplingParams()] * 3 if params is None else [SamplingParams(), SamplingParams(**params)]
+    batch.extend(requests, output_ids=[(), (5, 6, 7), ()][: len(requests)])
     with pytest.raises(ValueError, match=f"StaticVerification: {message}"):
-        step.prepare(with_request(**params))
+        StaticVerification(2, 1, 9, torch.float32, "cpu", largest_k=4).prepare(batch)
 
 
 @pytest.mark.parametrize(
@@ -233,11 +216,7 @@ def test_requests_that_are_refused(params: dict[str, Any], message: str) -> None
         ({"rule": "any"}, ValueError, "rule must be one of match, standard, block, got 'any'"),
         ({"is_drawn": 1}, TypeError, "is_drawn must be True or False, got int 1"),
         ({"is_drawn": True}, ValueError, "is_drawn must be False for the rule 'match'"),
-        (
-            {"rule": "block", "candidates": 3},
-            ValueError,
-            "candidates must be None for drafts that were not drawn, got 3",
-        ),
+        ({"rule": "block", "candidates": 3}, ValueError, "candidates must be None for drafts that were not drawn"),
         ({"rule": "block", "is_drawn": True, "candidates": 0}, ValueError, "candidates must be at least 1, got 0"),
     ],
 )
@@ -266,11 +245,3 @@ def test_what_is_refused_while_a_graph_is_captured_leaves_nothing_behind(npu: st
     drafts = torch.tensor([8, 7, 6], device=npu)
     logits = torch.eye(9)[[8, 7, 6, 5]].to(npu)
     assert verify_drafts(logits, drafts, batch, counts=[3]).token_ids.tolist() == [[8, 7, 6, 5]]
-
-
-def test_too_many_requests() -> None:
-    step = StaticVerification(1, 3, 9, torch.float32, "cpu")
-    with pytest.raises(TypeError, match="StaticVerification: batch must be a SamplingBatch, got NoneType None"):
-        step.prepare(None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="StaticVerification: batch must have at most 1 rows of 9 ids, got 2 of 9"):
-        step.prepare(with_request())

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -27,9 +24,9 @@ def watched(output: list[int], before: list[int] | None = None, **fields: Any) -
     return watch.end
 
 
-def new_batch(params: list[SamplingParams], device: str = "cpu", **known: Any) -> SamplingBatch:
+def new_batch(params: list[SamplingParams], device: str = "cpu") -> SamplingBatch:
     batch = SamplingBatch(VOCAB_SIZE, device)
-    batch.extend(params, **known)
+    batch.extend(params)
     return batch
 
 
@@ -37,53 +34,29 @@ def ids(*tokens: int, device: str = "cpu") -> Tensor:
     return torch.tensor(tokens, device=device)
 
 
-@pytest.mark.parametrize(
-    ("output", "end"),
-    [
-        ([1, 2, 1], (0, 2)),
-        ([1, 5, 6], (3, 3)),
-        ([3, 5, 6], (1, 3)),  # two end there, and they are kept sorted: the first counts
-        ([5, 5, 6, 2], (3, 3)),  # what comes first, not what is named first
-        ([4, 4, 4], (2, 2)),
-        ([4, 5, 4, 6], None),
-        ([5, -1, 6], None),
-        ([], None),
-    ],
-)
-def test_by_hand(output: list[int], end: tuple[int, int] | None) -> None:
-    assert watched(output, **RULED) == end
-    assert end_of(output, SamplingParams(**RULED)) == end
+BY_HAND: list[tuple[int, list[int], tuple[int, int] | None]] = [
+    (0, [1, 2, 1], (0, 2)),
+    (0, [1, 5, 6], (3, 3)),
+    (0, [3, 5, 6], (1, 3)),  # two end there, and they are kept sorted: the first counts
+    (0, [5, 5, 6, 2], (3, 3)),  # what comes first, not what is named first
+    (0, [4, 4, 4], (2, 2)),
+    (0, [4, 5, 4, 6], None),
+    (0, [5, -1, 6], None),
+    (0, [], None),
+    (3, [2, 1, 1], None),
+    (3, [1, 1, 2], (0, 3)),  # vLLM looks at ids from the token on with which min_tokens are there
+    (3, [1, 5, 6], None),  # at sequences from the next one on
+    (3, [1, 2, 5, 6], (3, 4)),  # it may begin before
+    (3, [2, 5, 6, 1, 2], (0, 5)),
+]
+"""The minimum of tokens, an output, and which stop ends it after how many."""
+
+
+def test_by_hand() -> None:
+    for least, output, end in BY_HAND:
+        assert watched(output, min_tokens=least, **RULED) == end
+        assert end_of(output, SamplingParams(min_tokens=least, **RULED)) == end
     assert SamplingParams(**RULED).stop_sequences == ((2,), (3, 5, 6), (4, 4), (5, 6))
-
-
-@pytest.mark.parametrize(
-    ("output", "end"),
-    [
-        ([2, 1, 1], None),
-        ([1, 2, 1], None),
-        ([1, 1, 2], (0, 3)),  # vLLM looks at ids from the token on with which min_tokens are there
-        ([1, 5, 6], None),  # at sequences from the next one on
-        ([1, 1, 5, 6], (3, 4)),
-        ([1, 2, 5, 6], (3, 4)),  # it may begin before
-        ([2, 5, 6, 1, 2], (0, 5)),
-    ],
-)
-def test_no_stop_counts_before_min_tokens(output: list[int], end: tuple[int, int] | None) -> None:
-    assert watched(output, min_tokens=3, **RULED) == end
-    assert end_of(output, SamplingParams(min_tokens=3, **RULED)) == end
-
-
-def test_sequences_of_one_id_are_stop_ids() -> None:
-    params = SamplingParams(stop_ids=[7], stop_sequences=[[5, 6], [3], 2])
-    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((2,), (3,), (5, 6)))
-    assert SamplingParams.from_mapping(params.to_mapping()) == params
-
-
-def test_stop_ids_alone_cost_nothing(npu: str) -> None:
-    batch = new_batch([SamplingParams(stop_ids=[3])], npu)
-    assert not batch.row_edits.stops.watches
-    batch.append(ids(3, device=npu))
-    assert batch.ended() == []
 
 
 def test_a_batch_tells_once(device: str) -> None:
@@ -94,16 +67,6 @@ def test_a_batch_tells_once(device: str) -> None:
     assert batch.ended() == [Ended(1, 3, 2), Ended(2, 0, 2)]
     batch.append(ids(2, 2, 3, device=device))
     assert batch.ended() == []
-
-
-def test_tokens_that_are_drawn_are_looked_at(device: str) -> None:
-    params = [SamplingParams(temperature=0, stop_sequences=[[1, 3]]), SamplingParams(temperature=0, stop_sequences=[3])]
-    batch = new_batch(params, device)
-    told = []
-    for best in ([1, 1], [3, 2], [0, 3]):
-        Sampler()(torch.eye(VOCAB_SIZE, device=device)[best], batch)
-        told.append(batch.ended())
-    assert told == [[], [Ended(0, 0, 2)], [Ended(1, 0, 3)]]
 
 
 def test_min_tokens_hold_sequences_back_without_stop_ids(device: str) -> None:
@@ -128,13 +91,12 @@ def test_rows_that_move_or_leave(device: str) -> None:
 
 def test_a_request_that_comes_back(device: str) -> None:
     """What it has drawn counts for the length, and as a beginning; the prompt does not."""
-    params = SamplingParams(**RULED)
-    known = {"prompt_ids": [[5], [1]], "output_ids": [[], [1, 1, 1, 3, 5]]}
-    batch = new_batch([params, params], device, **known)
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend([SamplingParams(**RULED)] * 2, [[5], [1]], output_ids=[[], [1, 1, 1, 3, 5]])
     batch.append(ids(6, 6, device=device))
     assert batch.ended() == [Ended(1, 1, 6)]
     with pytest.raises(ValueError, match="output_ids must hold ids"):
-        batch.add(params, output_ids=[VOCAB_SIZE])
+        batch.add(SamplingParams(**RULED), output_ids=[VOCAB_SIZE])
 
 
 def test_drafts_end_where_a_stop_is(device: str) -> None:
@@ -195,52 +157,9 @@ def test_a_batch_of_random_texts(device: str) -> None:
     assert told == {row: end for row, end in ends.items() if end is not None}
 
 
-def test_tokens_that_arrive_late_are_waited_for(late: str) -> None:
-    batch = new_batch([SamplingParams(stop_sequences=[3])], late)
-    batch.append(ids(1, device=late))
-    batch.append(ids(3, device=late))
-    assert batch.ended() == [Ended(0, 0, 2)]
-
-
 def test_nobody_waits_before_it_is_asked(accelerator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = new_batch([SamplingParams(stop_sequences=[3])], accelerator)
     monkeypatch.setattr(host_copy.HostTokens, "has_arrived", False)
     monkeypatch.setattr(host_copy.HostTokens, "read", lambda self: pytest.fail("it waits"))
     for _ in range(3):
         Sampler()(torch.zeros(1, VOCAB_SIZE, device=accelerator), batch)
-
-
-def lines_of(call: Callable[[], object]) -> int:
-    """Counts the lines of Python that a call runs."""
-    lines = 0
-
-    def look(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return look
-
-    sys.settrace(look)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
-    return lines
-
-
-def test_a_token_costs_the_same_after_any_text() -> None:
-    def lines_after(length: int) -> int:
-        watch = StopWatch(SamplingParams(**RULED), [1, 3] * (length // 2), VOCAB_SIZE)
-        watch.extend([1] * length)
-        return lines_of(lambda: watch.extend([5, 1, 6, 3]))
-
-    assert lines_after(100) == lines_after(30_000) < 100
-
-
-def test_a_step_costs_the_same_beside_any_rows_without_stops_and_rules() -> None:
-    def lines_beside(rows: int) -> int:
-        asking = [SamplingParams(stop_sequences=[[3, 4]]), SamplingParams(no_repeat_ngram_size=3)]
-        batch, tokens = new_batch([*[SamplingParams()] * rows, *asking]), torch.ones(rows + 2, dtype=torch.int64)
-        batch.append(tokens)
-        return lines_of(lambda: batch.append(tokens)) + lines_of(batch.ended)
-
-    assert lines_beside(10) == lines_beside(1000)

@@ -1,42 +1,39 @@
-"""What a token costs the rules that look at a text: lines that run, which no other process disturbs."""
+"""What a token costs the rules and stops that look at a text: lines that run, which no other process disturbs."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.drafts import places as draft_places
-from ascend_sample.sampling.edits import text_indexes, text_rules
-from ascend_sample.sampling.edits.slots import addend_of
+from ascend_sample.sampling import SamplingBatch, SamplingParams
+from ascend_sample.sampling.edits.stops import StopWatch
 from ascend_sample.sampling.edits.text_rules import TextRules
 
+RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
 
-@contextmanager
-def counted_lines() -> Iterator[list[int]]:
-    """Counts the lines that the indexes and rules run."""
-    lines = [0]
-    files = {text_indexes.__file__, text_rules.__file__}
 
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in files:
-            return None
-        lines[0] += event == "line"
-        return trace
+def lines_of(call: Callable[[], object]) -> int:
+    """Counts the lines of Python that a call runs."""
+    lines = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return look
 
     before = sys.gettrace()
-    sys.settrace(trace)
+    sys.settrace(look)
     try:
-        yield lines
+        call()
     finally:
         sys.settrace(before)
+    return lines
 
 
 def natural(length: int) -> list[int]:
@@ -59,26 +56,30 @@ def test_a_token_costs_the_same_after_any_text(kind: str) -> None:
     for length in (1024, 32_768):
         text = {"natural": natural(length + 50), "one id": [7] * (length + 50), "one phrase": [1, 2, 3] * length}[kind]
         rules, entries = TextRules(params, text[:length], 5000), 0
-        with counted_lines() as lines:
-            for token in text[length : length + 50]:
-                rules.extend([token])
-                entries += len(rules.addends()[0])
-        cost[length] = lines[0] / entries
+        lines = 0
+        for token in text[length : length + 50]:
+            lines += lines_of(lambda token=token, rules=rules: rules.extend([token]))  # type: ignore[misc]
+            lines += lines_of(rules.addends)
+            entries += len(rules.addends()[0])
+        cost[length] = lines / entries
     assert cost[32_768] < 1.5 * cost[1024], cost
 
 
-def test_a_place_of_drafts_takes_the_list_that_its_request_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list without the stop ids is made for the places alone at which `min_tokens` are there."""
-    made = []
+def test_a_token_costs_stops_the_same_after_any_text() -> None:
+    lines = []
+    for length in (100, 30_000):
+        watch = StopWatch(SamplingParams(**RULED), [1, 3] * (length // 2), 9)
+        watch.extend([1] * length)
+        lines.append(lines_of(lambda watch=watch: watch.extend([5, 1, 6, 3])))  # type: ignore[misc]
+    assert lines[0] == lines[1] < 100
 
-    def noting(*given: Any) -> Any:
-        made.append(given)
-        return addend_of(*given)
 
-    monkeypatch.setattr(draft_places, "addend_of", noting)
-    batch = SamplingBatch(9)
-    ruled = {"no_repeat_ngram_size": 2, "logit_bias": {3: 1.0}, "stop_ids": [4]}
-    batch.extend([SamplingParams(min_tokens=count, **ruled) for count in (0, 2, 9)])  # type: ignore[arg-type]
-    verify_drafts(torch.zeros(12, 9), torch.arange(9), batch, counts=[3, 3, 3])
-    # One slot for all places of the second request, as if it had no rules, and lists for its third and fourth place.
-    assert [given[0].min_tokens for given in made] == [2] * 3
+def test_a_step_costs_the_same_beside_any_rows_without_stops_and_rules() -> None:
+    def lines_beside(rows: int) -> int:
+        asking = [SamplingParams(stop_sequences=[[3, 4]]), SamplingParams(no_repeat_ngram_size=3)]
+        batch, tokens = SamplingBatch(9), torch.ones(rows + 2, dtype=torch.int64)
+        batch.extend([*[SamplingParams()] * rows, *asking])
+        batch.append(tokens)
+        return lines_of(lambda: batch.append(tokens)) + lines_of(batch.ended)
+
+    assert lines_beside(10) == lines_beside(1000)

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from native_rows import lists
-from row_reference import Request
+from kept_oracle import Race
+from native_rows import Request, lists
+from state_rows import acceptable_tokens
 from torch import Tensor
 
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, exponential_noise, filter_logits
-from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of, segments_of
-from ascend_sample.sampling.reference.states import adapted
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.rows.parameters import LARGEST_FRACTION
 
 NAN, INF = torch.nan, torch.inf
 ROWS, VOCAB_SIZE = 24, 5000
-FILTERS: dict[str, dict[str, Any]] = {
-    "no filter": {},
-    "a few ranks": {"top_k": 20, "top_p": 0.9},
-    "many ranks": {"top_k": 300},
-    "more ranks than are sorted": {"top_k": 2000},
-    "hardly any by min-p": {"min_p": 0.05},
-    "many by min-p": {"min_p": 1e-5},
-    "a nucleus": {"top_p": 0.7},
-    "a large nucleus": {"top_p": 0.999},
-    "the best and its equals": {"min_p": LARGEST_FRACTION},
-    "a single rank": {"top_k": 1},
-}
-NEAR = (0.5, 0.0, 1.0, 0.02)
-near_of = torch.tensor(NEAR).repeat(ROWS // len(NEAR))
+FILTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"top_k": 20, "top_p": 0.9},
+    {"top_k": 300},
+    {"top_k": 2000},
+    {"min_p": 0.05},
+    {"min_p": 1e-5},
+    {"top_p": 0.7},
+    {"top_p": 0.999},
+    {"min_p": LARGEST_FRACTION},
+    {"top_k": 1},
+)
+NEAR = torch.tensor((0.5, 0.0, 1.0, 0.02)).repeat(ROWS // 4)
 
 
 def logits_of(dtype: torch.dtype) -> Tensor:
@@ -43,123 +41,64 @@ def logits_of(dtype: torch.dtype) -> Tensor:
     return rows.to(dtype)
 
 
-def arguments_of(count: int, temperature: float = 1.0, **fields: Any) -> dict[str, Tensor]:
-    """Of rows whose seeds are their places."""
+def drawn(logits: Tensor, near: Tensor | None, temperature: float = 1.0, wanted: bool = False, **fields: Any) -> Any:
+    """What the operator tells, by name, of rows whose seeds are their places; half of them are listed, or none."""
+    count = len(logits)
     request = Request(temperature, fields.get("top_k", 0), fields.get("top_p", 1.0), fields.get("min_p", 0.0))
-    return lists([request] * count) | {"seed": torch.arange(count), "position": torch.zeros(count, dtype=torch.int64)}
-
-
-def drawn(logits: Tensor, near: Tensor | None, temperature: float = 1.0, **fields: Any) -> dict[str, Tensor]:
-    """What the operator tells, by name."""
-    is_wanted = torch.zeros(len(logits), dtype=torch.bool)
-    arguments = arguments_of(len(logits), temperature, **fields)
-    found = torch.ops.ascend_sample.sample_kept_rows(logits, None, is_wanted, **arguments, near=near)
+    key = {"seed": torch.arange(count), "position": torch.zeros(count, dtype=torch.int64)}
+    is_wanted = torch.arange(count) % 2 == (0 if wanted else 2)
+    found = torch.ops.ascend_sample.sample_kept_rows(
+        logits, None, is_wanted, **lists([request] * count), **key, near=near
+    )
     return dict(zip(("token_ids", "status", "offsets", "ids", "log_probs", "counts", "told"), found, strict=True))
 
 
-def expected(logits: Tensor, temperature: float, fields: dict[str, Any]) -> Tensor:
-    """The logarithms of the probabilities that rows are drawn with, float64 [rows, vocab_size]."""
-    names = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
-    columns = {name: torch.full((len(logits),), number, dtype=names[name]) for name, number in fields.items()}
-    kept = filter_logits(logits, temperature=torch.full((len(logits),), temperature), **columns) > -INF
-    return torch.where(kept, logits.double() / temperature, -INF).log_softmax(1)
+def check(row: Tensor, seed: int, near: float, found: dict[str, Any], temperature: float = 1.0, **fields: Any) -> None:
+    """Raises unless a row draws and tells what float64 does, but for rounding; below 0 and NaN any token will do."""
+    token_id, told = int(found["token_ids"][seed]), float(found["told"][seed])
+    wanted = near if near >= 0 else 0.0
+    params = SamplingParams(temperature=temperature, adaptive_target=wanted, seed=seed, **fields)
+    race = Race(row.double().numpy(), params, 0)
+    ids = next(ids for ids in race.sets() if token_id in ids)
+    log_prob = race.log_probs(ids)[ids.index(token_id)]
+    assert told == (0 if near != near else pytest.approx(log_prob, abs=2e-6, rel=1e-6)), seed
+    assert not near >= 0 or token_id in acceptable_tokens(params, race, (wanted, 1.0), 1e-4), seed
 
 
-def winner(log_probs: Tensor, near: float, row: int) -> tuple[int, bool]:
-    """The id that wins the races of a row, and whether rounding decides."""
-    ids = (log_probs > -INF).nonzero()[:, 0].numpy()
-    weights = np.zeros((segments_of(VOCAB_SIZE), SEGMENT))
-    weights.reshape(-1)[ids] = adapted(log_probs.exp().numpy()[ids], near)
-    lanes = exponential_noise(torch.tensor([row]), torch.tensor([0]), lanes_of(VOCAB_SIZE))[0].double().numpy()
-    scores = weights.sum(1) / lanes[SEGMENT:]
-    segment = int(scores.argmax())
-    inside = weights[segment] / lanes[:SEGMENT]
-    is_close = any((races >= races.max() * (1 - 1e-4)).sum() > 1 for races in (scores, inside))
-    return segment * SEGMENT + int(inside.argmax()), is_close
-
-
-@pytest.mark.parametrize(
-    ("temperature", "dtype"),
-    [(1.0, torch.float32), (0.7, torch.float32), (1.0, torch.bfloat16), (0.7, torch.float16)],
-    ids=str,
-)
-@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
-class TestBesideFloat64:
-    def test_how_probable_a_token_is(self, fields: dict[str, Any], temperature: float, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("fields", FILTERS, ids=str)
+def test_tokens_and_what_is_told_of_them_are_those_of_float64(fields: dict[str, Any]) -> None:
+    """Near to probabilities and, where a row asks for -1, as it would be drawn otherwise; listed or not."""
+    for temperature, dtype in ((1.0, torch.float32), (0.7, torch.bfloat16), (0.7, torch.float16)):
         logits = logits_of(dtype)
-        plain = drawn(logits, None, temperature, **fields)
+        near = NEAR.clone()
+        near[::3], near[1] = -1, NAN
+        found, listed = (drawn(logits, near, temperature, wanted, **fields) for wanted in (False, True))
+        assert all(torch.equal(found[name], listed[name]) for name in ("token_ids", "status", "told"))
+        plain = drawn(logits, None, temperature, True, **fields)
         assert plain["told"].shape == (0,)
-        asking = torch.full((ROWS,), -1.0)
-        asking[1] = NAN
-        found = drawn(logits, asking, temperature, **fields)
-        assert torch.equal(found["token_ids"], plain["token_ids"])
-        wanted = expected(logits, temperature, fields).gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
-        wanted[1] = 0
-        assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
-
-    def test_a_token_near_to_a_probability(
-        self, fields: dict[str, Any], temperature: float, dtype: torch.dtype
-    ) -> None:
-        logits = logits_of(dtype)
-        found, log_probs = drawn(logits, near_of, temperature, **fields), expected(logits, temperature, fields)
-        wanted = log_probs.gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
-        assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
-        close = 0
-        for row, token_id in enumerate(found["token_ids"].tolist()):
-            best, is_close = winner(log_probs[row], float(near_of[row]), row)
-            close += is_close
-            assert token_id == best or is_close, row
-        assert close < ROWS / 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
-def test_kept_sets_change_nothing(fields: dict[str, Any], dtype: torch.dtype) -> None:
-    """Whether a row is listed or not, its token and what is told of it are the same bits."""
-    logits, arguments = logits_of(dtype), arguments_of(ROWS, **fields)
-    near = near_of.clone()
-    near[::3] = -1
-    is_wanted = torch.arange(ROWS) % 2 == 0
-    first, second = (
-        torch.ops.ascend_sample.sample_kept_rows(logits, None, wanted, **arguments, near=near)
-        for wanted in (is_wanted, ~is_wanted)
-    )
-    for place in (0, 1, -1):
-        assert torch.equal(first[place], second[place])
-    assert torch.equal(first[-2] > 0, is_wanted)
-    plain = torch.ops.ascend_sample.sample_kept_rows(logits, None, is_wanted, **arguments)
-    for place in (2, 3, 4, 5):
-        assert torch.equal(first[place], plain[place])
-
-
-@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
-@pytest.mark.parametrize("near", [2.0, 1e30, INF])
-def test_no_probability_is_above_1(near: float, fields: dict[str, Any]) -> None:
-    logits = logits_of(torch.float32)
-    found, at_1 = (drawn(logits, torch.full((ROWS,), each), **fields) for each in (near, 1.0))
-    assert torch.equal(found["token_ids"], at_1["token_ids"])
-    assert torch.equal(found["told"], at_1["told"])
+        assert all(torch.equal(listed[name], plain[name]) for name in ("offsets", "ids", "log_probs", "counts"))
+        is_plain = ~(near >= 0)
+        assert torch.equal(found["token_ids"][is_plain], plain["token_ids"][is_plain])
+        for row, wanted in enumerate(near.tolist()):
+            check(logits[row], row, wanted, found, temperature, **fields)
+        beyond, at_1 = (drawn(logits, torch.full((ROWS,), each), temperature, **fields) for each in (INF, 1.0))
+        assert torch.equal(beyond["token_ids"], at_1["token_ids"])
 
 
 @pytest.mark.parametrize("near", [0.1, 0.9])
 def test_a_segment_may_win_by_all_of_its_ids_or_in_spite_of_its_best(near: float) -> None:
     """Half of the mass is one id's, which is far from 0.1 and leaves that to the equals beside it."""
-    count, segments = 400, 20
-    logits = torch.zeros(count, segments * SEGMENT)
-    logits[:, 2000] = 8.5
-    token_ids = drawn(logits, torch.full((count,), near))["token_ids"]
-    weights = adapted(logits[0].double().softmax(0).numpy(), near).reshape(segments, SEGMENT)
-    noise = exponential_noise(torch.arange(count), torch.arange(count) * 0, SEGMENT + segments).double().numpy()
-    winners = (weights.sum(1) / noise[:, SEGMENT:]).argmax(1)
-    places = (weights[winners] / noise[:, :SEGMENT]).argmax(1)
-    assert token_ids.tolist() == (winners * SEGMENT + places).tolist()
-    assert {2000 // SEGMENT} < set(winners)
+    logits = torch.zeros(200, 8 * SEGMENT)
+    logits[:, 2000] = 7.6
+    found = drawn(logits, torch.full((200,), near))
+    for row in range(200):
+        check(logits[row], row, near, found)
+    assert near > 0.5 or len(set((found["token_ids"] // SEGMENT).tolist())) > 1
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("near", [-1.0, 0.0, 0.5])
-def test_at_an_infinite_temperature_all_above_minus_infinity_are_alike(dtype: torch.dtype, near: float) -> None:
-    logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(1)).to(dtype)
+def test_at_an_infinite_temperature_all_above_minus_infinity_are_alike(near: float) -> None:
+    logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(1))
     logits[:, ::3] = -INF
     found = drawn(logits, torch.full((4,), near), temperature=INF)
     assert (found["token_ids"] % 3 > 0).all()

@@ -57,28 +57,24 @@ def logits() -> Tensor:
     return torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(2)).mul(4).round()
 
 
-def wanted(dtype: torch.dtype = torch.float32) -> list[int]:
+def wanted(dtype: torch.dtype) -> list[int]:
     seed, position = map(torch.from_numpy, keys())
     found: list[int] = sample_rows(logits().to(dtype), **columns(), seed=seed, position=position).token_ids.tolist()
     return found
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize("has_keys", [True, False])
-def test_tokens_are_those_of_sample_rows(device: str, dtype: torch.dtype, knows: bool, has_keys: bool) -> None:
-    of_rows = logits().to(device, dtype)
-    chosen = keys() if has_keys and not of_rows.is_cpu else None  # the CPU kernel makes its noise itself
-    drawn = tokens_with(of_rows, given(device, of_rows, chosen, knows), keep_ties=False, keys=chosen)
-    assert drawn.tolist() == wanted(dtype)
-
-
-@pytest.mark.parametrize("knows", [True, False])
-def test_keys_count_however_much_noise_that_is(npu: str, knows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is too much to be sent, a device makes it: of seeds and positions, which an engine's rows lack."""
-    monkeypatch.setattr(placed_noise, "MOST_SENT", 0)
-    of_rows = logits().to(npu)
-    assert tokens_with(of_rows, given(npu, of_rows, keys(), knows), False, keys()).tolist() == wanted()
+def test_tokens_are_those_of_sample_rows(
+    device: str, knows: bool, has_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where noise is too much to be sent a device makes it: of seeds and positions, which an engine's rows lack."""
+    for dtype, most_sent in ((torch.float32, placed_noise.MOST_SENT), (torch.bfloat16, 0)):
+        monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
+        of_rows = logits().to(device, dtype)
+        chosen = keys() if has_keys and not of_rows.is_cpu else None  # the CPU kernel makes its noise itself
+        drawn = tokens_with(of_rows, given(device, of_rows, chosen, knows), keep_ties=False, keys=chosen)
+        assert drawn.tolist() == wanted(dtype)
 
 
 def test_groups_are_placed_by_copies_alone(counting: None, npu: str) -> None:
@@ -122,14 +118,9 @@ def test_greedy_rows_take_the_best_whatever_the_operator_says(npu: str, monkeypa
 
 @pytest.mark.parametrize("name", DISTRIBUTION)
 def test_facts_of_other_rows(name: str) -> None:
-    seed = torch.zeros(ROWS, dtype=torch.int64)
-    facts: dict[str, Any] = {field: column.numpy() for field, column in columns().items()}
+    on_meta: dict[str, Any] = {field: column.to("meta") for field, column in columns().items()}
+    on_meta |= dict.fromkeys(("seed", "position"), torch.zeros(ROWS, dtype=torch.int64, device="meta"))
+    facts = {field: column.numpy() for field, column in columns().items()}
     facts[name] = facts[name][:-1]
     with pytest.raises(ValueError, match=rf"^sample_rows: facts must have one value for each of the {ROWS} rows of"):
-        sample_rows(
-            logits().to("meta"),
-            **{f: c.to("meta") for f, c in columns().items()},
-            seed=seed.to("meta"),
-            position=seed.to("meta"),
-            facts=facts,
-        )
+        sample_rows(logits().to("meta"), **on_meta, facts=facts)

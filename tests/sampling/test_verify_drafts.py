@@ -2,108 +2,57 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
 from typing import Any
 
-import draft_costs
 import pytest
-import step_costs
+import run_drafts
 import torch
-from drafting import DRAFTERS, ToyModel, decoded, decoded_with_drafts, new_batch, random_params
-from native_rows import keys, lists, make_logits
-from row_reference import Request
+from drafting import new_batch, random_params
+from native_rows import Request, keys, lists, make_logits
+from step_costs import BUDGETS, MOST_COPIES, PENALTIES
 
+from ascend_sample import hostcann
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.edits.processing import words_of
+from ascend_sample.sampling.requests.params import DEFAULTS
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NO_DRAFTS = torch.empty(0, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
-    ("drafter", "with_grammar", "most"),
-    [
-        ("oracle", False, 0),
-        ("oracle", False, 2),
-        ("oracle", False, 8),
-        ("oracle", True, 8),
-        ("nonsense", False, 2),
-        ("nonsense", True, 8),
-        ("often_right", False, 8),
-        ("often_right", True, 2),
-        ("n_grams", False, 8),
-        ("n_grams", True, 0),
-        ("adversarial", False, 2),
-        ("adversarial", True, 8),
-    ],
-)
-def test_texts_are_those_of_plain_decoding(drafter: str, with_grammar: bool, most: int, device: str) -> None:
-    is_quick = device != "cpu"
-    accepted = 0
-    for case in range(1 if is_quick else 3):
-        rng = random.Random(f"{drafter} {most} {with_grammar} {case}")
-        size = rng.choice((3, 5) if is_quick else (1, 2, 7, 24))
-        model = ToyModel(rng.choice((40, 300)), rng.choice(DTYPES), with_grammar)
-        params = [random_params(rng, model.vocab_size) for _ in range(size)]
-        prompts = [[rng.randrange(20) for _ in range(rng.randrange(1, 9))] for _ in range(size)]
-        sampler = Sampler(keep_ties=rng.randrange(4) == 0)
-        plain = decoded(model, params, prompts, 6 if is_quick else 12, sampler, device)
-        texts, kept = decoded_with_drafts(model, params, prompts, plain, DRAFTERS[drafter], most, rng, sampler, device)
-        assert [text[: len(whole)] for text, whole in zip(texts, plain, strict=True)] == plain
-        accepted += kept
-    if drafter == "oracle" and most:
-        assert accepted > 0
-
-
-def test_without_drafts_it_is_the_step(device: str) -> None:
-    rng = random.Random(3)
-    params = [replace(random_params(rng, 50), logprobs=rng.choice((None, 2))) for _ in range(9)]
-    logits = torch.randn(9, 50).to(device)
-    for mode in LogprobsMode:
-        sampler = Sampler(mode.value)
-        batch = new_batch(params, [[1, 2]] * 9, 50, device)
-        verified = verify_drafts(logits, NO_DRAFTS.to(device), batch, counts=[0] * 9, sampler=sampler)
-        step = sampler(logits, batch, advance=False)
-        assert torch.equal(verified.token_ids[:, 0], step.token_ids)
-        assert torch.equal(verified.status[:, 0], step.status)
-        assert verified.accepted.tolist() == [0] * 9
-        assert verified.logprobs is not None
-        assert step.logprobs is not None
-        assert verified.logprobs.rows == step.logprobs.rows
-        assert all(map(torch.equal, verified.logprobs[1:], step.logprobs[1:]))
-
-
+@pytest.mark.parametrize("as_tree", [False, True])
 @pytest.mark.parametrize("mode", LogprobsMode)
-def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, device: str) -> None:
+def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, as_tree: bool, device: str) -> None:
+    """Bit for bit, as tokens and statuses are; in chains, which may be given as trees."""
     rng = random.Random(5)
     params = [replace(random_params(rng, 50), logprobs=logprobs) for logprobs in (1, None, 3, 0)]
-    logits = torch.randn(4, 4, 50).to(device)
-    sampler = Sampler(mode.value)
-    batch = new_batch(params, [[7, 8]] * 4, 50, device)
+    logits, sampler = torch.randn(4, 4, 50).to(device), Sampler(mode.value)
+    batch, drafted = (new_batch(params, [[7, 8]] * 4, 50, device) for _ in range(2))
     steps = [sampler(logits[:, place].contiguous(), batch) for place in range(4)]
     drafts = torch.stack([step.token_ids for step in steps[:3]], 1)
     drafts[2, 1] = -1  # the third request keeps one draft
-    verified = verify_drafts(
-        logits.flatten(0, 1),
-        drafts.flatten(),
-        new_batch(params, [[7, 8]] * 4, 50, device),
-        counts=[3] * 4,
-        sampler=sampler,
-    )
+    options: dict[str, Any] = {"counts": [3] * 4, "parents": [-1, 0, 1, 2] * 4 if as_tree else None}
+    verified = verify_drafts(logits.flatten(0, 1), drafts.flatten(), drafted, sampler=sampler, **options)
     assert verified.accepted.tolist() == [3, 3, 1, 3]
+    assert (verified.path is not None) == as_tree
     found = verified.logprobs
     assert found is not None
     assert found.rows == [0, 1, 2, 3, *range(8, 16)]
-    for number, row in enumerate(found.rows):
-        request, place = divmod(row, 4)
-        of_place = [each[number] for each in found[1:]]
+    for request, place in itertools.product(range(4), range(4)):
         if request == 2 and place > 1:
             continue  # not reached
-        step = steps[place].logprobs
-        assert step is not None
-        expected = [each[step.rows.index(request)] for each in step[1:]]
-        assert all(map(torch.equal, of_place, expected))
+        step = steps[place]
+        assert verified.token_ids[request, place] == step.token_ids[request]
+        assert verified.status[request, place] == step.status[request]
+        assert not as_tree or verified.path[request, place] == place
+        if request != 1:
+            assert step.logprobs is not None
+            number, of_step = found.rows.index(4 * request + place), step.logprobs.rows.index(request)
+            pairs = zip(found[1:], step.logprobs[1:], strict=True)
+            assert all(torch.equal(one[number], its[of_step]) for one, its in pairs)
 
 
 def test_statuses_are_of_the_places_that_are_reached(device: str) -> None:
@@ -156,8 +105,6 @@ def test_no_requests(device: str) -> None:
 
 def test_who_gets_the_tokens() -> None:
     batch = new_batch([SamplingParams()] * 2, [[], []], 5, "cpu")
-    with pytest.raises(TypeError, match="batch must be a SamplingBatch, got NoneType"):
-        verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), None, counts=[1, 1])  # type: ignore[arg-type]
     verified = verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), batch, counts=[1, 1])
     with pytest.raises(ValueError, match="accepted must be less than the tokens of a request, 2, got 2"):
         verified.append_to(batch, accepted=[2, 0])
@@ -168,8 +115,13 @@ def test_who_gets_the_tokens() -> None:
     assert batch.position.tolist() == [0, 0]
 
 
-BAD = [
+def drawn(probabilities: torch.Tensor) -> dict[str, Any]:
+    return {"rule": "block", "draft_probabilities": probabilities}
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"counts": [1]}, ValueError, "counts must be as many as the batch has requests, 2, got 1"),
+    ({"batch": None}, TypeError, "batch must be a SamplingBatch, got NoneType"),
     ({"counts": [-1, 2]}, ValueError, "counts must be at least 0, got -1"),
     ({"counts": [0.5, 1]}, TypeError, "counts must be ints"),
     ({"counts": 1}, TypeError, "counts must be ints, got 1"),
@@ -185,20 +137,12 @@ BAD = [
     ({"rule": "any"}, ValueError, "rule must be one of match, standard, block, got 'any'"),
     ({"draft_probabilities": torch.zeros(2, 5)}, ValueError, "draft_probabilities must be None for the rule 'match'"),
     (
-        {"rule": "block", "draft_probabilities": torch.zeros(2, 6)},
+        drawn(torch.zeros(2, 6)),
         ValueError,
-        r"draft_probabilities must have a row for each draft, \[2, 5\], got \[2, 6\].* draft_probabilities\[:, :5\]",
+        r"a row for each draft, \[2, 5\], got \[2, 6\].* draft_probabilities\[:, :5\]",
     ),
-    (
-        {"rule": "block", "draft_probabilities": torch.zeros(2, 5).double()},
-        TypeError,
-        "draft_probabilities must be a tensor of torch.float32",
-    ),
-    (
-        {"rule": "standard", "draft_candidates": torch.zeros(2, 3, dtype=torch.int64)},
-        ValueError,
-        "draft_candidates must come with draft_probabilities",
-    ),
+    (drawn(torch.zeros(2, 5).double()), TypeError, "draft_probabilities must be a tensor of torch.float32"),
+    ({"rule": "block", "draft_candidates": torch.zeros(2, 3).long()}, ValueError, "draft_candidates must come with"),
     ({"bitmask": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"bitmask must have the shape \[4, 1\]"),
 ]
 
@@ -206,36 +150,16 @@ BAD = [
 @pytest.mark.parametrize(("changes", "error", "message"), BAD)
 def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     batch = new_batch([SamplingParams()] * 2, [[], []], 5)
-    arguments = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]} | changes
+    given: dict[str, Any] = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]}
     with pytest.raises(error, match=message):
-        verify_drafts(batch=batch, **arguments)
+        verify_drafts(**given | {"batch": batch} | changes)
 
 
 def operator_arguments() -> dict[str, Any]:
     """Three requests with 1, 0 and 2 drafts."""
-    requests = [Request(1.0, 5, 0.9, 0.0), Request(0.7, 0, 1.0, 0.05), *[Request(0.0, 0, 1.0, 0.0)] * 4]
+    requests = [Request(1.0, 5, 0.9), Request(0.7, 0, 1.0, 0.05), *[Request(0.0)] * 4]
     tensors = {"draft_ids": torch.tensor([3, 1, -7]), "ends": torch.tensor([2, 3, 6])}
     return {"logits": make_logits(6, 40, torch.bfloat16), **tensors, **lists(requests), **keys(6)}
-
-
-BAD_OF_THE_OPERATOR = [
-    (
-        "ends",
-        torch.tensor([2, 2, 6]),
-        ValueError,
-        "ends must grow from 0 by at least 1 for each request, got 2 after 2",
-    ),
-    ("ends", torch.tensor([2, 3, 7]), ValueError, r"ends must end with the number of rows of logits \(6\), got 7"),
-    ("rule", 3, ValueError, "rule must be 0, 1 or 2, got 3"),
-    ("acceptance_purpose", -1, ValueError, "acceptance_purpose must be between 0 and 2\\^32 - 1"),
-    ("draft_candidates", torch.zeros(3, 2, dtype=torch.int64), ValueError, "draft_candidates must come with"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "error", "message"), BAD_OF_THE_OPERATOR)
-def test_bad_arguments_of_the_operator(name: str, value: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"verify_drafts: {message}"):
-        torch.ops.ascend_sample.verify_drafts(**operator_arguments() | {name: value})
 
 
 def test_places_that_are_not_reached_are_not_read() -> None:
@@ -250,18 +174,43 @@ def test_places_that_are_not_reached_are_not_read() -> None:
     assert status.tolist() == [0] * 6
 
 
-OF_VERIFYING = 10
-"""Launches that a verification may take beside those of a step."""
-OF_TREES = 14
-"""Those that one of trees may take, and one more for each level."""
+COUNT = 4
+"""Drafts of a request."""
+SHAPES = ((None, 10), ((-1, 0, 0, 1, 3), 14 + 3))
+"""Parents, and launches that a verification may take beside those of a step; of trees one more for each level."""
+OF_PENALTIES_BY_PLACE = 7
+"""Launches that it takes to count drafts before places, for penalties."""
 
 
-@pytest.mark.parametrize(
-    ("parents", "most"),
-    [(None, OF_VERIFYING), (draft_costs.TREE, OF_TREES + draft_costs.DEEPEST)],
-    ids=["chains", "trees"],
-)
-@pytest.mark.parametrize("name", step_costs.BUDGETS)
-def test_launches(counting: None, name: str, parents: tuple[int, ...] | None, most: int) -> None:
-    """Nothing waits, and nothing more is sent than in a step."""
-    draft_costs.check(name, draft_costs.measured(name, 8, 32000, parents=parents), most)
+@pytest.mark.parametrize("name", BUDGETS)
+def test_launches(counting: None, name: str) -> None:
+    """Nothing waits, and nothing more is sent than in a step. Kernels are dropped: counts do not depend on numbers."""
+    budget, requests, vocab_size = BUDGETS[name], 8, 32_000
+    batch, sampler = SamplingBatch(vocab_size, "npu"), Sampler(budget.logprobs_mode)
+    batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(requests), strict=False)])
+    changed = {name for one in budget.requests for name, of in one.to_mapping().items() if of != DEFAULTS.get(name)}
+    places = requests * (COUNT + 1)
+    bitmask = None if budget.bitmask is None else torch.full((places, words_of(vocab_size)), -1, dtype=torch.int32)
+    if bitmask is not None and budget.bitmask == "there":
+        bitmask = bitmask.npu()
+    with hostcann.null_kernels():
+        logits = torch.empty(places, vocab_size, dtype=torch.bfloat16, device="npu")
+        drafts = torch.zeros(requests * COUNT, dtype=torch.int64, device="npu")
+        for parents, most in SHAPES:
+            tree = None if parents is None else [*parents] * requests
+            options: dict[str, Any] = {"counts": [COUNT] * requests, "parents": tree, "sampler": sampler}
+            verify_drafts(logits, drafts, batch, bitmask=bitmask, **options)
+            with hostcann.profile() as counted:
+                verify_drafts(logits, drafts, batch, bitmask=bitmask, **options)
+            of_penalties = OF_PENALTIES_BY_PLACE * bool(PENALTIES.keys() & changed)
+            assert counted.totals.launches <= budget.launches + most + of_penalties, parents
+            assert counted.totals.waits == 0
+            assert set(counted.copies) <= {"h2d"}
+            assert counted.copies.get("h2d", 0) <= MOST_COPIES
+
+
+def test_texts_are_those_of_plain_decoding(device: str) -> None:
+    """Some batches of `make test-drafts`: any requests, grammars, drafters, in chains and in trees."""
+    found = [run_drafts.try_batch(number, device) for number in range(20 if device == "cpu" else 6)]
+    assert [outcome.wrong for outcome in found] == [[]] * len(found)
+    assert sum(outcome.noted for outcome in found) > 0

@@ -7,7 +7,7 @@ emulated NPU, token by token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,6 +24,8 @@ from ascend_sample.sampling.reference.distribution import kept_ids, process_row,
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.routes import Abilities
 
+Amount = Callable[[int, int], int]
+"""Of few draws and many: which of them a test makes."""
 MACHINES: Final = {
     "native": Abilities(native=True, fused=False, fused_v2=False),
     "second operator": Abilities(native=False, fused=True, fused_v2=True),

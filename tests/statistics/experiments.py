@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -162,25 +161,6 @@ def step(
     return Sampler()(logits, batch, purpose=purpose, advance=False, **grammars)
 
 
-def judge_in_a_batch(case: Case, draws: int, *, on: str = "native", key: int = 1) -> Verdict:
-    """Counts of a case in the rows of a batch, of which every other one has its mirror image without a bitmask."""
-    mirror = mirrored(case)
-    seeds = (key * 10**9 + np.arange(2 * draws)).tolist()
-    with machine(on):
-        token_ids = step([case, mirror] * draws, seeds, case.logits.dtype).token_ids.view(draws, 2)
-    return worst(
-        [
-            each.gate(draws).judge(count(token_ids[:, place], case.vocab_size))
-            for place, each in enumerate((case, mirror))
-        ]
-    )
-
-
-def mirrored(case: Case) -> Case:
-    """The same request, without a bitmask, of the logits in reverse."""
-    return replace(case, logits=case.logits.flip(0), bitmask=None)
-
-
 def judge_batches(cases: Sequence[Case], *, on: str = "native", key: int = 1) -> Verdict:
     """A batch permuted, a part of it, one row of it changed, one row alone: each request draws the same token."""
     generator = np.random.default_rng(key)
@@ -213,9 +193,8 @@ def judge_batches(cases: Sequence[Case], *, on: str = "native", key: int = 1) ->
 
 
 JUDGES: Final[dict[str, Callable[..., Verdict]]] = {
-    "heavy tail": judge_heavy_tail,
-    "nearly flat": judge_nearly_flat,
-    "lags": judge_lags,
+    "positions": judge_lags,
     "seeds": judge_seeds,
     "purposes": judge_purposes,
 }
+"""Of pairs of draws that have something in common."""

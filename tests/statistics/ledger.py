@@ -1,52 +1,66 @@
-"""How long the run is, how many tests of the family it has made, and what it prints at the end."""
+"""How many tests of the family a run has made, which the gates were planned for, and the least likely of what it saw.
+
+A plugin of the whole run: of pytest-xdist's workers each has a ledger, and these are added up.
+"""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-from typing import Final
+import dataclasses
+import json
+from typing import Any, Final
 
-from gate import Verdict
-
-IS_LONG: Final = os.environ.get("ASCEND_SAMPLE_STATISTICS") == "long"
-"""`make test-statistics`: all draws, all mutants."""
+import pytest
+from gate import ALPHA, FAMILYWISE_ALPHA, TESTS_IN_FAMILY, Verdict
 
 
-@dataclass
+@dataclasses.dataclass
 class Ledger:
     """Of one run.
 
     Attributes:
         tests: how many of the family it has made so far.
-        least: the smallest p-value of a right sampler, and where it was.
-        powers: a line for each mutant.
-        biases: for each row of the covering set, the probability of its likeliest token and the bias of it that the
-            gate sees.
+        p_value: the smallest one.
+        where: it was.
     """
 
     tests: int = 0
-    least: tuple[float, str] = (1.0, "nowhere")
-    powers: list[str] = field(default_factory=list)
-    biases: list[tuple[float, float]] = field(default_factory=list)
+    p_value: float = 1.0
+    where: str = "nowhere"
 
-    def add(self, other: Ledger) -> None:
-        """What another process has written down; pairs may have become lists on the way."""
-        self.tests += other.tests
-        self.least = min(self.least, (other.least[0], other.least[1]))
-        self.powers += other.powers
-        self.biases += other.biases
+    def add(self, tests: int, p_value: float, where: str) -> None:
+        """Writes down tests of which the smallest p-value was here."""
+        self.tests += tests
+        if p_value < self.p_value:
+            self.p_value, self.where = p_value, where
 
 
 LEDGER: Final = Ledger()
 
 
-def draws(quick: int, long: int) -> int:
-    """How many, in the normal run and in the long one."""
-    return long if IS_LONG else quick
-
-
 def hold(verdict: Verdict, what: str) -> None:
     """Fail unless the verdict on the layer is good."""
-    LEDGER.tests += verdict.tests
-    LEDGER.least = min(LEDGER.least, (verdict.p_value, f"{what}: {verdict.reason}"))
+    LEDGER.add(verdict.tests, verdict.p_value, f"{what}: {verdict.reason}")
     assert verdict.passed, f"{what}: p = {verdict.p_value:.1e}. {verdict.reason}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if hasattr(node, "workeroutput"):
+        LEDGER.add(*json.loads(node.workeroutput["ledger"]))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["ledger"] = json.dumps(dataclasses.astuple(LEDGER))
+    elif LEDGER.tests > TESTS_IN_FAMILY:
+        print(f"\n{LEDGER.tests} statistical tests, but gate.TESTS_IN_FAMILY is {TESTS_IN_FAMILY}.")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if LEDGER.tests:
+        terminalreporter.section("statistics")
+        terminalreporter.write_line(
+            f"{LEDGER.tests} tests at {ALPHA:.0e} each, {FAMILYWISE_ALPHA:.0e} for {TESTS_IN_FAMILY}; "
+            f"smallest p-value {LEDGER.p_value:.1e}, {LEDGER.where}"
+        )

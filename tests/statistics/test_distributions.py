@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +17,15 @@ from covering import (
     ROWS,
     SEGMENTED_FACTORS,
     SEGMENTED_ROWS,
-    SEGMENTED_VOCAB_SIZE,
     VOCAB_SIZE,
     covering_rows,
     covering_set,
     meetings,
     segmented_set,
 )
-from draws import MACHINES, Case, count, counts_of, machine
+from draws import MACHINES, Amount, Case, count, counts_of, machine
 from experiments import step
-from ledger import IS_LONG, LEDGER, draws, hold
+from ledger import hold
 
 from ascend_sample.sampling import Purpose, SamplingParams
 from ascend_sample.sampling.reference.distribution import is_ranked
@@ -45,22 +46,39 @@ BY_HAND = {
     "a bias of ln 2": (SamplingParams(logit_bias={0: LN_2}), [2 / 11, 2 / 11, 3 / 11, 4 / 11]),
     "presence ln 2 on the output": (SamplingParams(presence_penalty=LN_2), [1 / 8, 2 / 8, 3 / 8, 2 / 8]),
     "frequency ln 2, twice": (SamplingParams(frequency_penalty=LN_2), [1 / 7, 2 / 7, 3 / 7, 1 / 7]),
-    "repetition 2 squares, prompt and output": (
-        SamplingParams(repetition_penalty=2),
-        [0.01 / 0.67, 0.2 / 0.67, 0.3 / 0.67, 0.16 / 0.67],
+    "repetition 2 squares, prompt and output, presence ln 2 halves the output": (
+        SamplingParams(repetition_penalty=2, presence_penalty=LN_2),
+        [0.01 / 0.59, 0.2 / 0.59, 0.3 / 0.59, 0.08 / 0.59],
     ),
 }
 MACHINE = pytest.mark.parametrize("on", MACHINES)
 
 
+def some(machine: str, numbers: range, each: int) -> list[Any]:
+    """Rows for a machine, of which one in so many is drawn in `make test`."""
+    long = pytest.mark.long
+    return [pytest.param(machine, number, marks=() if number % each == 0 else long) for number in numbers]
+
+
 @MACHINE
 @pytest.mark.parametrize("name", BY_HAND)
-def test_by_hand(name: str, on: str) -> None:
+def test_by_hand(name: str, on: str, amount: Amount) -> None:
     params, probabilities = BY_HAND[name]
     case = Case(name, TENTHS, params, prompt_ids=(0,), output_ids=(3, 3))
-    gate = case.gate(draws(20_000, 200_000))
+    gate = case.gate(amount(20_000, 200_000))
     assert gate.target == pytest.approx(np.array(probabilities), abs=1e-6)
     hold(gate.judge(counts_of(case, gate.draws, on=on)), f"{name}, {on}")
+
+
+@MACHINE
+def test_by_hand_in_three_segments(on: str, amount: Amount) -> None:
+    """Two ids in each of the first two segments, and none in the last, a short one."""
+    logits, ids = torch.full((600,), -torch.inf), [0, 1, 256, 257]
+    logits[ids] = TENTHS
+    case = Case("segments", logits, SamplingParams())
+    gate = case.gate(amount(20_000, 200_000))
+    assert gate.target[ids] == pytest.approx(TENTHS.exp().numpy())
+    hold(gate.judge(counts_of(case, gate.draws, on=on)), f"segments, {on}")
 
 
 def check_pairs(sizes: list[int], rows: list[tuple[int, ...]], count: int) -> None:
@@ -83,27 +101,19 @@ class TestCoveringSet:
         assert len(kept) == ROWS + len(LARGE)
         assert sum(number > 1 for number in kept) >= 60
 
-    @pytest.mark.parametrize("number", range(ROWS + len(LARGE)))
-    def test_on_the_cpu(self, number: int) -> None:
+    @pytest.mark.parametrize(
+        ("on", "number"),
+        [
+            *some("native", range(ROWS + len(LARGE)), 4),
+            *some("second operator", range(ROWS + len(LARGE)), 6),
+            *some("torch", range(0, ROWS, 2), 12),
+        ],
+    )
+    def test_draws(self, on: str, number: int, amount: Amount) -> None:
         case = covering_set()[number]
-        is_slow = (case.params.top_k or 0) > 1024 and case.vocab_size > VOCAB_SIZE
-        gate = case.gate(draws(2_000 if is_slow else 20_000, 50_000 if is_slow else 200_000))
-        hold(gate.judge(counts_of(case, gate.draws, key=number + 1)), case.name)
-        if IS_LONG and (gate.target > 0).sum() > 1:
-            likeliest = int(gate.target.argmax())
-            LEDGER.biases.append((gate.target[likeliest], gate.detectable_bias(likeliest)))
-
-    @pytest.mark.parametrize("number", range(0, ROWS + len(LARGE), 1 if IS_LONG else 6))
-    def test_by_the_second_operator(self, number: int) -> None:
-        case = covering_set()[number]
-        gate = case.gate(draws(8_000, 40_000) * VOCAB_SIZE // case.vocab_size)
-        hold(gate.judge(counts_of(case, gate.draws, on="second operator", key=number + 1)), case.name)
-
-    @pytest.mark.parametrize("number", range(0, ROWS, 2 if IS_LONG else 12))
-    def test_by_torch(self, number: int) -> None:
-        case = covering_set()[number]
-        gate = case.gate(draws(4_000, 20_000))
-        hold(gate.judge(counts_of(case, gate.draws, on="torch", key=number + 1)), case.name)
+        few, many = {"native": (20_000, 200_000), "second operator": (8_000, 40_000), "torch": (4_000, 20_000)}[on]
+        gate = case.gate(amount(few, many) * VOCAB_SIZE // case.vocab_size)
+        hold(gate.judge(counts_of(case, gate.draws, on=on, key=number + 1)), f"{on}, {case.name}")
 
 
 class TestSegmentedSet:
@@ -123,29 +133,15 @@ class TestSegmentedSet:
     @pytest.mark.parametrize(
         ("on", "number"),
         [
-            (on, number)
-            for on in ("native", "second operator", "first operator")
-            for number in range(0, SEGMENTED_ROWS, 1 if IS_LONG or on == "native" else 6)
+            *some("native", range(SEGMENTED_ROWS), 2),
+            *some("second operator", range(SEGMENTED_ROWS), 6),
+            *some("first operator", range(SEGMENTED_ROWS), 6),
         ],
     )
-    def test_draws(self, on: str, number: int) -> None:
+    def test_draws(self, on: str, number: int, amount: Amount) -> None:
         case = segmented_set()[number]
-        gate = case.gate(draws(4_000, 100_000) if on == "native" else draws(2_000, 20_000))
+        gate = case.gate(amount(4_000, 100_000) if on == "native" else amount(2_000, 20_000))
         hold(gate.judge(counts_of(case, gate.draws, on=on, key=number + 1)), f"{on}, {case.name}")
-
-    @MACHINE
-    def test_in_a_batch(self, on: str) -> None:
-        """The sampler's own edits: on a CPU the kernel reads masks and bitmasks itself, of rows that have some."""
-        cases, copies = segmented_set(), draws(40, 1000)
-        counts = np.zeros((len(cases), SEGMENTED_VOCAB_SIZE), dtype=np.int64)
-        with machine(on):
-            for number in range(copies // 40):
-                seeds = (10**9 * (number + 1) + np.arange(40 * len(cases))).tolist()
-                tokens = step(cases * 40, seeds, torch.float32).token_ids.view(40, len(cases))
-                for place in range(len(cases)):
-                    counts[place] += count(tokens[:, place], SEGMENTED_VOCAB_SIZE)
-        for case, drawn in zip(cases, counts, strict=True):
-            hold(case.gate(copies).judge(drawn), f"{on}, in a batch, {case.name}")
 
 
 def stairs(dtype: torch.dtype, step_: float = 0.25) -> torch.Tensor:
@@ -169,12 +165,12 @@ def stairs(dtype: torch.dtype, step_: float = 0.25) -> torch.Tensor:
     ],
     ids=lambda params: f"k={params.top_k} p={params.top_p} T={params.temperature}",
 )
-def test_by_the_first_operator(params: SamplingParams, dtype: torch.dtype) -> None:
+def test_by_the_first_operator(params: SamplingParams, dtype: torch.dtype, amount: Amount) -> None:
     """Where it is exact it serves the row itself: the temperature is an exponent of the noise there."""
     case = Case("first operator", stairs(dtype), params)
     expected = SamplingRoute.GREEDY if params.temperature == 0 else SamplingRoute.FUSED
     assert route_of(params, dtype, MACHINES["first operator"]) is expected
-    gate = case.gate(draws(10_000, 200_000))
+    gate = case.gate(amount(10_000, 200_000))
     hold(gate.judge(counts_of(case, gate.draws, on="first operator", key=9)), f"{params}, {dtype}")
 
 
@@ -193,11 +189,13 @@ def route_of(params: SamplingParams, dtype: torch.dtype, abilities: Abilities) -
 @pytest.mark.parametrize(
     ("top_p", "scale"), [(0.9, 0.02), (0.999, 2.0)], ids=["p = 0.9, nearly flat", "p = 0.999, a long tail"]
 )
-def test_p_is_not_rounded_to_the_dtype_of_the_logits(on: str, dtype: torch.dtype, top_p: float, scale: float) -> None:
+def test_p_is_not_rounded_to_the_dtype_of_the_logits(
+    on: str, dtype: torch.dtype, top_p: float, scale: float, amount: Amount
+) -> None:
     """bfloat16 makes 0.9 to 0.8984 and 0.999 to 1; the kept set would be another, and the gate would see it."""
     values = scale * np.random.default_rng(4).normal(size=VOCAB_SIZE)
     case = Case("16 bits", torch.from_numpy(values).to(dtype), SamplingParams(top_p=top_p))
-    gate = case.gate(draws(40_000, 200_000) // (10 if on in ("torch", "first operator") else 1))
+    gate = case.gate(amount(40_000, 200_000) // (10 if on in ("torch", "first operator") else 1))
     rounded = Case("rounded", case.logits, SamplingParams(top_p=float(torch.tensor(top_p, dtype=torch.bfloat16))))
     assert (rounded.target() > 0).sum() != (gate.target > 0).sum()
     if on == "native":
@@ -206,19 +204,28 @@ def test_p_is_not_rounded_to_the_dtype_of_the_logits(on: str, dtype: torch.dtype
 
 
 @MACHINE
-def test_a_mixed_batch_of_the_sampler(on: str) -> None:
-    """Many requests of the covering set in one batch, many times over: each draws from its own distribution."""
-    cases = covering_set()[: ROWS : draws(6, 2)]
-    copies, rounds = ROWS * 40 // len(cases), draws(1, 10)
-    counts = np.zeros((len(cases), VOCAB_SIZE), dtype=np.int64)
-    order = np.random.default_rng(0).permutation(len(cases) * copies)
-    batch = [cases[row % len(cases)] for row in order]
+@pytest.mark.parametrize(
+    ("cases", "quick", "long"), [(covering_set, 8, 400), (segmented_set, 3, 250)], ids=["covering", "segmented"]
+)
+def test_a_mixed_batch_of_the_sampler(
+    cases: Callable[[], list[Case]], quick: int, long: int, on: str, amount: Amount
+) -> None:
+    """Requests of a covering set in one batch, many times over: each draws from its own distribution.
+
+    The sampler's own edits: on a CPU the kernel reads masks and bitmasks itself, of rows that have some.
+    """
+    chosen = cases()[: ROWS : amount(3, 1)]
+    copies, vocab_size = amount(4 * quick, long // 10), chosen[0].vocab_size
+    counts = np.zeros((len(chosen), vocab_size), dtype=np.int64)
+    order = np.random.default_rng(0).permutation(len(chosen) * copies)
+    batch = [chosen[row % len(chosen)] for row in order]
+    rounds = amount(1, 10)
     with machine(on):
         for number in range(rounds):
             seeds = (10**9 * (number + 1) + order).tolist()
             for purpose in Purpose:
                 tokens = step(batch, seeds, torch.float32, purpose).token_ids
-                for place in range(len(cases)):
-                    counts[place] += count(tokens[torch.from_numpy(order % len(cases) == place)], VOCAB_SIZE)
-    for case, drawn in zip(cases, counts, strict=True):
+                for place in range(len(chosen)):
+                    counts[place] += count(tokens[torch.from_numpy(order % len(chosen) == place)], vocab_size)
+    for case, drawn in zip(chosen, counts, strict=True):
         hold(case.gate(copies * rounds * len(Purpose)).judge(drawn), f"{on}, in a mixed batch, {case.name}")

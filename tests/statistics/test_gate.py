@@ -7,9 +7,12 @@ import math
 import gate
 import numpy as np
 import pytest
+import torch
+from experiments import HEAD_NATS, LARGE_VOCAB_SIZE, PAIRED, judge_pairs, tail_probability
 from gate import ALPHA, RowGate
 
 HAND_WORKED = np.array([0.1, 0.2, 0.3, 0.4])
+LEAST_POWER = 0.999
 
 
 def closed_form(statistic: float, degrees: int) -> float:
@@ -124,3 +127,44 @@ class TestRows:
         wrong = HAND_WORKED * [1, 1, 1, 1 + bias]
         assert gate_.power(wrong / wrong.sum()) == pytest.approx(0.99, abs=1e-3)
         assert 0.04 < bias < 0.045
+
+
+class TestPower:
+    """What each gate is sure to stop, of as many draws as the long run makes: laws that engines have drawn from."""
+
+    def test_three_percent_more_of_one_token(self) -> None:
+        wrong = HAND_WORKED * [1, 1, 1, 1.03]
+        assert RowGate(HAND_WORKED, 1_000_000).power(wrong / wrong.sum()) > LEAST_POWER
+
+    @pytest.mark.parametrize("top_p", [0.9, 0.999])
+    def test_a_top_p_rounded_to_bfloat16(self, top_p: float) -> None:
+        """0.8984 for 0.9, and 1 for 0.999."""
+        weights = np.exp(-np.arange(200) / 20)
+
+        def nucleus(bound: float) -> np.ndarray:
+            before = np.cumsum(weights) - weights
+            kept = np.where(before <= bound * weights.sum(), weights, 0)
+            return kept / kept.sum()
+
+        rounded = float(torch.tensor(top_p, dtype=torch.bfloat16))
+        assert RowGate(nucleus(top_p), 200_000).power(nucleus(rounded)) > LEAST_POWER
+
+    def test_a_tail_that_uniforms_of_24_bits_cannot_draw(self) -> None:
+        """One of the 128255 lanes is at the lowest step, 2^-24, and the head's noise exceeds e^18 of that."""
+        steps = np.arange(1, 40) * 2.0**-24
+        lanes = LARGE_VOCAB_SIZE - 1
+        first_at = np.exp(-lanes * (steps - 2.0**-24)) - np.exp(-lanes * steps)  # the least noise of the tail
+        rate = float((first_at * np.exp(-math.exp(HEAD_NATS) * steps)).sum())
+        assert gate.binomial_power(30_000, tail_probability(), rate) > LEAST_POWER
+
+    def test_an_eps_of_1e_8_beside_the_noise(self) -> None:
+        """The tail wins where its noise is below e^-18 of the head's, less eps: an exponential one above eps e^18."""
+        rate = tail_probability() * math.exp(-1e-8 * math.exp(HEAD_NATS))
+        assert gate.binomial_power(200_000, tail_probability(), rate) > LEAST_POWER
+
+    def test_pairs_of_which_a_few_are_one_draw(self) -> None:
+        generator, draws = np.random.default_rng(0), 100_000
+        first, second = (torch.from_numpy(generator.choice(8, draws, p=PAIRED.target())) for _ in range(2))
+        assert judge_pairs(first, second, "independent").passed
+        repeated = torch.where(torch.from_numpy(generator.random(draws) < 0.05), first, second)
+        assert not judge_pairs(first, repeated, "one in twenty").passed

@@ -5,31 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from draws import MACHINES, Case, count, counts_of, draw, seeds_and_positions
+from draws import MACHINES, Amount, Case, count, counts_of, draw, seeds_and_positions
 from experiments import judge_heavy_tail, judge_nearly_flat
-from ledger import IS_LONG, draws, hold
+from ledger import hold
 
 from ascend_sample.sampling import SamplingParams
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LONG = pytest.mark.long
 
 
-class TestLargeVocabulary:
-    def test_a_tail_18_nats_below_the_best_token(self) -> None:
-        hold(judge_heavy_tail(draws(15_000, 200_000)), "heavy tail")
-
-    def test_nearly_flat(self) -> None:
-        hold(judge_nearly_flat(draws(10_000, 200_000)), "nearly flat")
-
-    @pytest.mark.parametrize("dtype", DTYPES if IS_LONG else DTYPES[1:2], ids=str)
-    def test_by_the_second_operator(self, dtype: torch.dtype) -> None:
-        hold(judge_heavy_tail(draws(400, 8_000), on="second operator", dtype=dtype), f"heavy tail, {dtype}")
-        hold(judge_nearly_flat(draws(400, 8_000), on="second operator", dtype=dtype), f"nearly flat, {dtype}")
-
-    @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-    def test_16_bits(self, dtype: torch.dtype) -> None:
-        hold(judge_heavy_tail(draws(1_000, 40_000), dtype=dtype, key=2), f"heavy tail, {dtype}")
-        hold(judge_nearly_flat(draws(1_000, 40_000), dtype=dtype, key=2), f"nearly flat, {dtype}")
+@pytest.mark.parametrize(
+    ("on", "dtype", "quick", "long"),
+    [
+        ("native", torch.float32, 10_000, 200_000),
+        ("native", torch.bfloat16, 1_000, 40_000),
+        ("native", torch.float16, 1_000, 40_000),
+        ("second operator", torch.bfloat16, 400, 8_000),
+        pytest.param("second operator", torch.float32, 400, 8_000, marks=LONG),
+        pytest.param("second operator", torch.float16, 400, 8_000, marks=LONG),
+    ],
+)
+def test_a_large_vocabulary(on: str, dtype: torch.dtype, quick: int, long: int, amount: Amount) -> None:
+    """A tail 18 nats below the best token, and a vocabulary that is nearly flat."""
+    draws = amount(quick, long)
+    hold(judge_heavy_tail(draws, on=on, dtype=dtype), f"heavy tail, {on}, {dtype}")
+    hold(judge_nearly_flat(draws, on=on, dtype=dtype), f"nearly flat, {on}, {dtype}")
 
 
 IMPOSSIBLE = {
@@ -50,11 +50,11 @@ IMPOSSIBLE = {
 @pytest.mark.parametrize("on", MACHINES)
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
-def test_what_has_no_probability_is_never_drawn(name: str, on: str, temperature: float) -> None:
+def test_what_has_no_probability_is_never_drawn(name: str, on: str, temperature: float, amount: Amount) -> None:
     """Among other things, since a probability of 0 with noise that is nearly 0 must not win."""
     params, logits, possible = IMPOSSIBLE[name]
     case = Case(name, torch.tensor(logits), SamplingParams(temperature=temperature, **params), output_ids=(1,))
-    gate = case.gate(draws(20_000, 500_000))
+    gate = case.gate(amount(20_000, 500_000))
     assert np.flatnonzero(gate.target).tolist() == possible
     hold(gate.judge(counts_of(case, gate.draws, on=on)), f"{name}, {on}")
 

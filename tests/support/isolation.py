@@ -1,4 +1,8 @@
-"""Runs functions of the tests in processes of their own: other settings, misuse, or faults that end what they hit."""
+"""Runs functions of the tests in processes of their own: other settings, misuse, or faults that end what they hit.
+
+`own_process` and `run_in_process` are for functions at CANN's C interface, without torch; `run_isolated` is for those
+that need an emulated NPU. Programs are run by `tests.support.user_process`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from tests.support.warm_python import IMPORTED_FIRST, run_warm
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 300
 WITHOUT_TORCH = ("pytest", "numpy", "cffi.cparser")
-"""What the suite at CANN's C interface imports beside hostcann: most of the time of such a process."""
+"""What tests at CANN's C interface import beside hostcann: most of the time of such a process."""
 OWN_HANDLES = ("tensor", "scalar", "array", "tensor_list", "executor")
 """The kinds of objects that a caller of CANN must destroy itself; torch_npu keeps streams, events and blocks."""
 
@@ -41,15 +45,17 @@ def main(module: str, name: str, arguments: str, result: str) -> None:
     Path(result).write_text(json.dumps(value))
 
 
+def without_hostcann() -> dict[str, str]:
+    """The environment without the settings of the hostcann that the tests have activated for themselves."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("HOSTCANN_")}
+
+
 def run_in_process(
-    function: Callable[..., Any],
-    arguments: Sequence[object],
-    environment: Mapping[str, str],
-    first: tuple[str, ...] = WITHOUT_TORCH,
-    result: str = os.devnull,
+    function: Callable[..., Any], arguments: Sequence[object] = (), environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Calls a function in a new process, whatever its end; `first` as in `run_warm`, `result` as in `program_of`."""
-    return run_warm(program_of(function, arguments, result), os.environ | environment, ROOT, TIMEOUT_SECONDS, first)
+    """Calls a function in a new process without torch, whatever its end."""
+    variables = without_hostcann() | dict(environment or {})
+    return run_warm(program_of(function, arguments), variables, ROOT, TIMEOUT_SECONDS, WITHOUT_TORCH)
 
 
 def must_succeed(finished: subprocess.CompletedProcess[str]) -> None:

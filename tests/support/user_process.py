@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,10 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])} | variables
 
 
-def run_command(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str, seconds: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command as a shell starts it, whatever its end."""
-    return _run(command, environment, seconds=300)
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a fresh interpreter, whatever its end."""
-    return run_command(sys.executable, "-c", code, **environment)
+    variables = clean_environment(**environment)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds)
 
 
 def run_python_warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,14 +38,9 @@ def run_python_warm(*arguments: str, **environment: str) -> subprocess.Completed
 
 def run_as_user(*arguments: str, seconds: float = 300) -> str:
     """Returns what Python prints."""
-    finished = _run([sys.executable, *arguments], {}, seconds)
+    finished = run_command(sys.executable, *arguments, seconds=seconds)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
-
-
-def _run(command: Sequence[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    variables = clean_environment(**environment)
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=seconds)
 
 
 def skip_beside_a_real_cann() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.models.module_model import ModuleModel
-from tests.decoding.tiny_models import TinyCausal
+from tests.decoding.table_models import TinyCausal
 
 END = 0
 SIZES = [(2, 4), (3, 3), (4, 3), (5, 2), (3, 4)]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-import torch
 
 from ascend_sample.decoding.beams.beam import beam_search
-from tests.decoding.every_strategy import STRATEGIES, several
 from tests.decoding.generate_parity import (
     MODELS,
-    SPREAD,
     Configuration,
     Parity,
     choose_common,
-    make_prompts,
     scores_of_beams,
 )
-from tests.decoding.tiny_transformers import PAD, recomputing_model, step_model
+from tests.decoding.tiny_transformers import step_model
 
 
 def configuration(number: int) -> Configuration:
@@ -50,23 +45,3 @@ def test_sequences_scores_and_beams_are_those_of_generate(configurations: range,
         assert [row[row >= 0].tolist() for row in found.beam_indices] == beams, asked
         lengths |= set(found.lengths.tolist())
     assert len(lengths) > 4, "the configurations must have hypotheses that end early"
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_other_beams_find_with_a_cache_what_they_find_without(model: str) -> None:
-    """Those that generate() of transformers 5 does not have."""
-    for name in ("beam_search in the beam", "beam_sample", "group_beam_search"):
-        lengths: set[int] = set()
-        for seed in range(3):
-            given = make_prompts(model, 3, seed)
-            options: dict[str, Any] = {"attention_mask": given.attention_mask, "encoder": given.encoder}
-            options |= {"max_new_tokens": [3, 8, 5], "eos_token_id": [2, 5], "pad_token_id": PAD, **several(name)}
-            found, expected = (
-                STRATEGIES[name](adapted(model, seed=seed, spread=SPREAD), given.input_ids, **options)
-                for adapted in (step_model, recomputing_model)
-            )
-            assert found.to_lists() == expected.to_lists()
-            assert torch.equal(found.beam_indices, expected.beam_indices)
-            torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4, rtol=0)
-            lengths |= set(found.lengths.tolist())
-        assert len(lengths) > 3, "hypotheses must end early"

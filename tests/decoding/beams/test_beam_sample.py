@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.sampling import SamplingParams, filter_logits
 from ascend_sample.sampling.draws import placed_noise
-from tests.decoding.beams.probability_models import random_table, table_model
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model
 
 DRAWS = 20_000
 
@@ -44,21 +42,6 @@ def assert_distributed(counts: Counter[Any], probabilities: dict[Any, float]) ->
     assert p_value(found, np.array(list(probabilities.values()))) > SMALLEST_P_VALUE
 
 
-def test_sets_of_continuations_are_plackett_luces() -> None:
-    beam_scores = torch.tensor([-3.0, -2.5, NOTHING])
-    log_probs = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.5, 0.5, 0.0]]).log()
-    drawn = draw(
-        beam_scores.expand(DRAWS, 3), log_probs.expand(DRAWS, 3, 3), torch.arange(DRAWS), torch.full((DRAWS,), 5), 3
-    )
-    counts = Counter(frozenset(row) for row in (drawn.beams * 3 + drawn.tokens).tolist())
-    totals = (beam_scores[:2, None] + log_probs[:2]).exp().flatten().tolist()
-    weights = {place: weight for place, weight in enumerate(totals) if weight > 0}
-    assert_distributed(
-        counts, {frozenset(chosen): plackett_luce(weights, chosen) for chosen in itertools.combinations(weights, 3)}
-    )
-    assert (drawn.scores.diff(dim=1) <= 0).all()
-
-
 def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> None:
     log_probs = torch.tensor([[[0.0, -torch.inf, -200.0, -torch.inf]]]).expand(500, 1, 4)
     drawn = draw(torch.zeros(500, 1), log_probs, torch.arange(500), torch.zeros(500, dtype=torch.int64), 3)
@@ -75,7 +58,7 @@ def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> N
 def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int) -> dict[tuple[int, ...], float]:
     """The exact distribution of the best sequence of two steps after token 0, by enumeration."""
     rows = filter_logits(
-        table.log(),
+        table,
         temperature=torch.full((len(table),), temperature),
         top_k=torch.full((len(table),), top_k, dtype=torch.int32),
     ).double()
@@ -99,7 +82,7 @@ def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int
 
 @pytest.mark.parametrize(("temperature", "top_k", "num_beams"), [(0.6, 6, 1), (0.8, 5, 2)])
 def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k: int, num_beams: int) -> None:
-    table = random_table(6, seed=2, sharpness=1.0)
+    table = random_table(6, seed=2, spread=1.0).log_softmax(dim=1)
     params = [SamplingParams(temperature=temperature, top_k=top_k, seed=seed) for seed in range(DRAWS)]
     prompts = torch.zeros(DRAWS, 1, dtype=torch.int64)
     found = beam_sample(table_model(table), prompts, params, max_new_tokens=2, num_beams=num_beams)
@@ -108,23 +91,14 @@ def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k:
 
 
 def test_a_score_is_the_sum_of_what_temperature_and_filters_made() -> None:
-    table = random_table(7, seed=4)
+    table = random_table(7, seed=4).log_softmax(dim=1)
     params = SamplingParams(temperature=0.5, top_k=4, top_p=0.9, seed=3)
     found = beam_sample(
         table_model(table), torch.tensor([[1]]), params, max_new_tokens=4, num_beams=2, length_penalty=2.0
     )
     path = [1, *found.to_lists()[0]]
-    score = sum(2 * float(table[a, b].log()) for a, b in itertools.pairwise(path)) / 4**2
+    score = sum(2 * float(table[a, b]) for a, b in itertools.pairwise(path)) / 4**2
     assert found.sequences_scores.item() == pytest.approx(score, abs=1e-5)
-
-
-def test_where_everything_is_drawn_it_is_beam_search() -> None:
-    model, prompts = tiny_model(vocab_size=4, sharpness=1.0), torch.tensor([[1], [2], [3]])
-    options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 4, "num_return_sequences": 2}
-    # Of 4 tokens of one beam 8 are drawn; later 8 of 16, so with a temperature near 0 the 8 best.
-    found = beam_sample(model, prompts, SamplingParams(temperature=1e-4), **options)
-    expected = beam_search(model, prompts, **options)
-    assert found.to_lists() == expected.to_lists()
 
 
 def test_a_stop_token_that_is_named_twice_is_one() -> None:
@@ -148,7 +122,7 @@ def test_processors_come_before_the_filters() -> None:
 @pytest.mark.parametrize("most_sent", [placed_noise.MOST_SENT, 0], ids=["sent", "made there"])
 def test_the_devices_draw_the_same(npu: str, monkeypatch: pytest.MonkeyPatch, most_sent: int) -> None:
     monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
-    table, prompts = random_table(200, seed=5, sharpness=1.0), torch.tensor([[3], [4], [3], [4]])
+    table, prompts = random_table(200, seed=5, spread=1.0), torch.tensor([[3], [4], [3], [4]])
     filters: list[dict[str, Any]] = [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "top_k": 60}, {"temperature": 0.9}]
     params = [SamplingParams(seed=seed, **each) for seed, each in enumerate(filters)]
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "eos_token_id": 7}

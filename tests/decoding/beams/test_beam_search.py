@@ -14,18 +14,17 @@ from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import choose
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
-from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
-from tests.decoding.every_strategy import model_of
+from tests.decoding.table_models import EOS, LETTERS, START, A, B, probability_table, random_table, table_model
 
 BOTH = pytest.mark.parametrize("finished", ["pool", "in_beam"])
-ONE = torch.tensor([[START]])
 INF = math.inf
 
 
-def search(probabilities: Any = LETTERS, prompt: int = START, **options: Any) -> DecodeOutput:
+def search(model: Any = LETTERS, prompt: int = START, **options: Any) -> DecodeOutput:
     """What two beams find within three tokens, or what else is asked for; returned are as many as there are beams."""
     given = {"max_new_tokens": 3, "num_beams": 2, "length_penalty": 0.0, "eos_token_id": EOS, **options}
-    model = probabilities if isinstance(probabilities, ModuleModel) else table_model(probabilities)
+    if not isinstance(model, ModuleModel):
+        model = table_model(model if isinstance(model, Tensor) else probability_table(model))
     return beam_search(model, torch.tensor([[prompt]]), **{"num_return_sequences": given["num_beams"], **given})
 
 
@@ -123,14 +122,7 @@ def test_the_penalty_of_the_end_multiplies_its_probability(finished: Any) -> Non
 
 
 @BOTH
-def test_smoothing_divides_the_logits(finished: Any) -> None:
-    half = torch.tensor(LETTERS[0]).sqrt()
-    found = search(finished=finished, softmax_smoothing=2.0, max_new_tokens=1)
-    assert found.sequences_scores[0].exp().item() == pytest.approx((half[A] / half.sum()).item(), abs=1e-6)
-
-
-@BOTH
-def test_smoothing_finds_the_same_whoever_looks_at_the_scores(device: str, finished: Any) -> None:
+def test_smoothing_divides_the_logits_whoever_looks_at_the_scores(device: str, finished: Any) -> None:
     table, prompts = random_table(30, seed=2), torch.tensor([[1], [2]], device=device)
     for smoothing in (1e-45, 0.3, 3e4, 3e38):
         options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": 3, "num_return_sequences": 3}
@@ -143,6 +135,9 @@ def test_smoothing_finds_the_same_whoever_looks_at_the_scores(device: str, finis
         assert torch.equal(again.sequences_scores, found.sequences_scores)
         # However little it differs, the larger logit comes first.
         assert found.sequences[0, 0] == table[1].argmax()
+    half = (LETTERS[0] / 2).softmax(dim=0)
+    found = search(finished=finished, softmax_smoothing=2.0, max_new_tokens=1)
+    assert found.sequences_scores[0].exp().item() == pytest.approx(half[A].item(), abs=1e-6)
 
 
 def test_no_length_is_the_encoders() -> None:
@@ -155,59 +150,6 @@ def test_no_length_is_the_encoders() -> None:
             assert beam_search(model, start, max_new_tokens=zero, encoder=masked, **options).lengths.tolist() == [3, 2]
         options |= {"max_new_tokens": 0, "encoder": {"features": torch.ones(2, 4, 3)}}
         assert beam_search(model, start, **options).lengths.tolist() == [4, 4]
-
-
-@BOTH
-def test_a_stopping_criterion_ends_a_hypothesis(finished: Any) -> None:
-    def ends_in_ab(input_ids: Tensor, scores: Any) -> Tensor:
-        return (input_ids[:, -2:] == torch.tensor([A, B])).all(dim=1)
-
-    assert search(finished=finished, stopping_criteria=[ends_in_ab]).to_lists() == [[B, EOS], [A, B]]
-
-
-@BOTH
-def test_a_processor_sees_the_prompt_and_changes_what_is_searched(finished: Any) -> None:
-    seen = []
-
-    def forbid_b(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.append(input_ids.tolist())
-        return scores.index_fill(1, torch.tensor([B]), -INF)
-
-    found = search(finished=finished, logits_processor=[forbid_b], return_scores=True)
-    assert seen[:2] == [[[START], [START]], [[START, A], [START, EOS]] if finished == "in_beam" else seen[1]]
-    assert found.to_lists()[0] == [A, EOS]
-    assert found.scores is not None
-    assert found.scores[0].shape == (2, 4)
-    assert found.scores[0][0, B] == -INF
-
-
-def test_a_processor_sees_padding_after_an_end_in_the_beam() -> None:
-    end, padding, seen = 0, 5, []
-
-    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.extend(input_ids.tolist())
-        return scores
-
-    options: dict[str, Any] = {"finished": "in_beam", "eos_token_id": end, "pad_token_id": padding}
-    for seed in range(6):
-        search(random_table(6, seed), 1, max_new_tokens=6, num_beams=3, logits_processor=[look], **options)
-    after = [row[row.index(end) + 1 :] for row in seen if end in row]
-    assert max(map(len, after)) > 1
-    assert all(set(tokens) <= {padding} for tokens in after)
-
-
-@BOTH
-def test_a_prompt_without_a_token_left_ends_the_search_with_the_others(finished: Any) -> None:
-    """No module sees a place beyond what the prompts may have, also where nothing else ends a text."""
-    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(1))
-    table[6] = -INF
-    places = torch.zeros(5, 7)  # that of 6 fails
-    model = ModuleModel(lambda ids: table[ids] + places[torch.arange(ids.shape[1])])
-    prompts, mask = torch.tensor([[1, 2, 3, 4], [0, 0, 0, 6]]), torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1]])
-    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [2, 5], "num_beams": 2, "finished": finished}
-    options["logits_processor"] = [lambda _, scores: scores.index_fill(1, torch.tensor([6]), -INF)]
-    with pytest.warns(RuntimeWarning, match=r"in the prompts \[1\]"):
-        assert beam_search(model, prompts, **options).lengths.tolist() == [2, 0]
 
 
 def in_both_ways(model: ModuleModel, **options: Any) -> list[DecodeOutput]:
@@ -233,7 +175,7 @@ def test_flat_ids_above_2_to_the_24() -> None:
 
 
 def test_equal_scores_come_in_the_order_of_beams_and_tokens() -> None:
-    for found in in_both_ways(table_model(torch.full((7, 7), 1 / 7)), max_new_tokens=2, num_beams=5):
+    for found in in_both_ways(table_model(torch.zeros(7, 7)), max_new_tokens=2, num_beams=5):
         assert found.to_lists() == [[0, 0], [0, 1], [0, 2], [0, 3], [0, 4]]
 
 
@@ -250,19 +192,9 @@ def test_equal_sums_come_in_the_order_of_the_logits(device: str, finished: Any) 
     table[0] = torch.tensor([0.0, -INF, -INF, -30000.0, -INF, -INF, -INF])
     options: dict[str, Any] = {"max_new_tokens": 2, "num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}
     prompt = torch.tensor([[0]], device=device)
-    found = beam_search(model_of(table, device), prompt, eos_token_id=0, finished=finished, **options)
+    found = beam_search(table_model(table, device), prompt, eos_token_id=0, finished=finished, **options)
     assert found.to_lists() == [[0], [3, 5], [3, 2]]
     assert found.sequences_scores[1] == found.sequences_scores[2]
-
-
-@BOTH
-def test_with_a_processor_equal_log_probabilities_come_in_the_order_of_the_tokens(device: str, finished: Any) -> None:
-    model = model_of(torch.tensor([-1.0, 0.0, 1e-9, -1.0]).expand(4, 4), device)
-    options: dict[str, Any] = {"max_new_tokens": 1, "num_beams": 2, "num_return_sequences": 2, "finished": finished}
-    prompt = torch.tensor([[0]], device=device)
-    assert beam_search(model, prompt, **options).to_lists() == [[2], [1]]
-    processed = beam_search(model, prompt, logits_processor=[lambda input_ids, scores: scores], **options)
-    assert processed.to_lists() == [[1], [2]]
 
 
 def test_of_equal_scores_in_a_pool_the_one_that_ended_first_comes_first() -> None:

@@ -1,9 +1,8 @@
-"""Backtracking: by hand, against a loop over each beam, and what is refused."""
+"""Backtracking: by hand."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ascend_sample.decoding.beams.backtracking import gather_tree, trace_beams
 
@@ -35,32 +34,6 @@ def test_what_the_first_step_continues_is_not_looked_at() -> None:
 def test_what_follows_the_first_end_token_is_the_end_token() -> None:
     step_ids = torch.tensor([[[1]], [[END]], [[2]], [[3]]])
     assert gather_tree(step_ids, torch.zeros_like(step_ids), torch.tensor([8]), END).flatten().tolist() == [1, 9, 9, 9]
-
-
-def by_loops(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end: int) -> Tensor:
-    steps, batch, beams = step_ids.shape
-    found = torch.full_like(step_ids, end)
-    for prompt in range(batch):
-        for beam in range(beams):
-            slot = beam
-            for step in range(min(int(lengths[prompt]), steps) - 1, -1, -1):
-                found[step, prompt, beam] = step_ids[step, prompt, slot]
-                slot = int(parent_ids[step, prompt, slot])
-            row = found[:, prompt, beam].tolist()
-            if end in row:
-                found[row.index(end) :, prompt, beam] = end
-    return found
-
-
-def test_random_trees_equal_loops() -> None:
-    for seed in range(20):
-        generator = torch.Generator().manual_seed(seed)
-        steps, batch, beams = (int(torch.randint(1, 7, (), generator=generator)) for _ in range(3))
-        step_ids = torch.randint(0, 30, (steps, batch, beams), generator=generator)
-        parent_ids = torch.randint(0, beams, (steps, batch, beams), generator=generator)
-        lengths = torch.randint(0, steps + 3, (batch,), generator=generator)
-        expected = by_loops(step_ids, parent_ids, lengths, 3)
-        assert torch.equal(gather_tree(step_ids, parent_ids, lengths, 3), expected), seed
 
 
 def test_hypotheses_that_end_at_different_steps() -> None:

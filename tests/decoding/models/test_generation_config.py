@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    FSMTConfig,
-    FSMTForConditionalGeneration,
     GenerationConfig,
     GenerationMixin,
     NoRepeatNGramLogitsProcessor,
@@ -23,28 +20,23 @@ from ascend_sample.decoding import (
     CausalModel,
     EncoderDecoderModel,
     ModuleModel,
-    beam_search,
     contrastive_search,
     greedy_search,
-    sample,
     speculative_sample,
 )
-from ascend_sample.decoding import request as request_module
-from ascend_sample.decoding.models.transformers_positions import most_positions
-from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams
-from tests.decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
+from ascend_sample.decoding.request import check_request
+from tests.decoding.every_strategy import GREEDY, STRATEGIES
+from tests.decoding.generate_parity import up_to_stop
+from tests.decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, adapted, encoder_inputs, tiny_transformer
 
 STOPS = [2, 5, 12]
 """Which the models say."""
 ROOM = [6, 4, 7]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "stop tokens alone": {},
     "sequence_bias": {"sequence_bias": [[[4], -8.0], [[7], 3.0], [[3, 9], 4.0]]},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 4.0},
     "repetition_penalty": {"repetition_penalty": 4.0},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
-    "no_repeat_ngram_size of 1": {"no_repeat_ngram_size": 1},
     "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 1},
     "bad_words_ids": {"bad_words_ids": [[1], [3, 7], [9], [11], [2]]},
     "min_length": {"min_length": 6},
@@ -55,7 +47,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 1.8)},
     "suppress_tokens": {"suppress_tokens": [1, 3, 6, 8, 10]},
     "begin_suppress_tokens": {"begin_suppress_tokens": [1, 3, 6, 8, 10, 12, 4]},
-    "a forced and a suppressed beginning": {"forced_bos_token_id": 6, "begin_suppress_tokens": [1, 3, 8, 10, 12, 4]},
     "many": {
         "repetition_penalty": 1.5,
         "no_repeat_ngram_size": 2,
@@ -68,11 +59,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_EFFECT = (("gpt2", "forced_bos_token_id"), ("marian", "encoder_no_repeat_ngram_size"))
 """No text there begins as that needs, or has a token that the source has."""
-SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
-    "greedy_search": greedy_search,
-    "sample": functools.partial(sample, params=SamplingParams(temperature=0.0)),
-    "beam_search": functools.partial(beam_search, num_beams=3),
-}
 
 
 def configured(kind: str, seed: int = 0, **settings: Any) -> Any:
@@ -108,26 +94,23 @@ def generated_alone(model: Any, kind: str, seed: int, beams: int) -> list[list[i
         length = 1 if encoder else int(mask[row].sum())
         # Of Whisper, without what its own generate() does around this one.
         output = GenerationMixin.generate(model, **given, max_new_tokens=room, num_beams=beams, do_sample=False)
-        tokens = output[0, length:].tolist()
-        ends = [place + 1 for place, token in enumerate(tokens) if token in STOPS]
-        texts.append(tokens[: ends[0]] if ends else tokens)
+        texts.append(up_to_stop(output[0, length:].tolist(), STOPS))
     return texts
 
 
-def found(model: Any, kind: str, seed: int, search: str, **options: Any) -> list[list[int]]:
-    adapter = EncoderDecoderModel(model) if KINDS[kind].has_encoder else CausalModel(model)
+def found(model: Any, kind: str, search: str = "greedy_search", seed: int = 0, **options: Any) -> list[list[int]]:
     input_ids, mask, encoder = ragged(kind, seed)
-    output = SEARCHES[search](adapter, input_ids, attention_mask=mask, encoder=encoder, max_new_tokens=ROOM, **options)
-    return output.to_lists()
+    options = {"attention_mask": mask, "encoder": encoder, "max_new_tokens": ROOM, **options}
+    return STRATEGIES[search].search(adapted(model), input_ids, **options).to_lists()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "marian"])
 def test_a_row_has_the_text_that_generate_gives_it_alone(kind: str, subtests: pytest.Subtests) -> None:
-    without = found(configured(kind, eos_token_id=None), kind, 0, "greedy_search")
+    without = found(configured(kind, eos_token_id=None), kind)
     for name, settings in SETTINGS.items():
         with subtests.test(msg=name):
             model = configured(kind, **settings)
-            texts = found(model, kind, 0, "greedy_search")
+            texts = found(model, kind)
             assert texts == generated_alone(model, kind, 0, 1)
             assert texts != without or (kind, name) in WITHOUT_EFFECT
 
@@ -137,34 +120,38 @@ def test_a_row_has_the_text_that_generate_gives_it_alone(kind: str, subtests: py
 )
 def test_other_strategies_as_well(kind: str, name: str) -> None:
     model = configured(kind, **SETTINGS[name])
-    assert found(model, kind, 0, "beam_search") == generated_alone(model, kind, 0, 3)
-    assert found(model, kind, 0, "sample") == found(model, kind, 0, "greedy_search")
+    beams = found(model, kind, "beam_search", num_beams=3, num_return_sequences=1)
+    assert beams == generated_alone(model, kind, 0, 3)
+    assert found(model, kind, "sample", params=GREEDY) == found(model, kind)
 
 
-@pytest.mark.parametrize("name", ["begin_suppress_tokens", "many"])
-def test_whisper_as_well(name: str) -> None:
-    model = configured("whisper", 1, **SETTINGS[name])
-    assert found(model, "whisper", 1, "greedy_search") == generated_alone(model, "whisper", 1, 1)
+def test_whisper_as_well() -> None:
+    """Rules about a source are left aside where it is no text, as generate() does."""
+    model = configured("whisper", 1, **SETTINGS["many"])
+    assert found(model, "whisper", seed=1) == generated_alone(model, "whisper", 1, 1)
+    model = configured("whisper", encoder_repetition_penalty=4.0, encoder_no_repeat_ngram_size=1)
+    start, _, encoder = ragged("whisper", 0)
+    assert check_request("", EncoderDecoderModel(model), start, ROOM, encoder=encoder).logits_processor == []
 
 
 def test_min_new_tokens_takes_the_place_of_min_length() -> None:
     stops = [token for token in range(VOCAB_SIZE) if token != 7]
     for least in (0, 1, None):
         model = configured("gpt2", 0, min_length=8, min_new_tokens=least, eos_token_id=stops)
-        assert found(model, "gpt2", 0, "greedy_search") == generated_alone(model, "gpt2", 0, 1)
+        assert found(model, "gpt2") == generated_alone(model, "gpt2", 0, 1)
 
 
 def test_what_the_caller_says_wins() -> None:
     model = configured("gpt2", 0, no_repeat_ngram_size=1, suppress_tokens=[1], min_new_tokens=2)
-    look = functools.partial(found, model, "gpt2", 0, "greedy_search")
-    assert max(map(len, look(eos_token_id=()))) == max(ROOM)
+    assert max(map(len, found(model, "gpt2", eos_token_id=()))) == max(ROOM)
     stops = [token for token in range(VOCAB_SIZE) if token != 7]
-    texts = found(configured("gpt2", 0, min_new_tokens=2), "gpt2", 0, "greedy_search", eos_token_id=stops)
+    texts = found(configured("gpt2", 0, min_new_tokens=2), "gpt2", eos_token_id=stops)
     assert all(len(text) > 2 and set(text[:-1]) == {7} for text in texts)  # no stop token of the caller's before that
     # Of the same class, the caller's; all others stay.
-    mine = look(logits_processor=[NoRepeatNGramLogitsProcessor(3), SuppressTokensLogitsProcessor([4])])
+    processors = [NoRepeatNGramLogitsProcessor(3), SuppressTokensLogitsProcessor([4])]
+    mine = found(model, "gpt2", logits_processor=processors)
     model.generation_config.update(no_repeat_ngram_size=3, suppress_tokens=[4])
-    assert mine == look()
+    assert mine == found(model, "gpt2")
 
 
 def test_the_adapter_may_be_told_to_leave_it_aside() -> None:
@@ -212,43 +199,17 @@ def test_what_a_decoder_starts_with() -> None:
 
 
 def test_speculation_takes_ends_and_refuses_rules() -> None:
-    model = configured("gpt2")
-    input_ids, mask, _ = ragged("gpt2", 0)
-    options = {"params": SamplingParams(temperature=0.0), "max_new_tokens": ROOM, "attention_mask": mask}
-    drafter = CausalModel(tiny_transformer("gpt2", 3))
-    output = speculative_sample(CausalModel(model), input_ids, drafter=drafter, **options)
-    assert output.to_lists() == found(model, "gpt2", 0, "greedy_search")
+    """What a drafter's configuration says does not matter."""
+    model, drafter = configured("gpt2"), configured("gpt2", 3, repetition_penalty=1.5)
+    options = {"params": GREEDY, "drafter": CausalModel(drafter)}
+    assert found(model, "gpt2", "speculative_sample", **options) == found(model, "gpt2")
     model.generation_config.update(repetition_penalty=1.5, suppress_tokens=[4])
     message = (
         r"speculative_sample: model must ask for no rules in its generation_config, got repetition_penalty=1.5, "
         r"suppress_tokens=\[4\]\. .*generation_config"
     )
     with pytest.raises(ValueError, match=message):
-        speculative_sample(CausalModel(model), input_ids, drafter=drafter, **options)
-    # What a drafter's configuration says does not matter.
-    assert speculative_sample(
-        CausalModel(configured("gpt2")), input_ids, drafter=CausalModel(model), **options
-    ).to_lists() == found(configured("gpt2"), "gpt2", 0, "greedy_search")
-
-
-def test_rules_about_a_source_are_left_aside_where_it_is_no_text() -> None:
-    """As generate() does, with a warning."""
-    model = configured("whisper", encoder_repetition_penalty=4.0, encoder_no_repeat_ngram_size=1)
-    start, _, encoder = ragged("whisper", 0)
-    checked = request_module.check_request("", EncoderDecoderModel(model), start, ROOM, encoder=encoder)
-    assert checked.logits_processor == []
-
-
-def test_draws_obey_too() -> None:
-    model = CausalModel(configured("gpt2", 0, suppress_tokens=[1, 2, 3, 4, 5, 6]))
-    input_ids, mask, _ = ragged("gpt2", 0)
-    output = sample(
-        model, input_ids, SamplingParams(seed=1, temperature=5.0), attention_mask=mask, max_new_tokens=20,
-        num_return_sequences=8, return_scores=True,
-    )  # fmt: skip
-    assert output.scores is not None
-    assert all(scores[:, 1:7].isneginf().all() for scores in output.scores)
-    assert set(output.sequences.flatten().tolist()) == {0, *range(7, VOCAB_SIZE)}
+        found(model, "gpt2", "speculative_sample", **options)
 
 
 def test_positions_beyond_the_model_are_refused_at_the_start() -> None:
@@ -276,25 +237,14 @@ def test_positions_beyond_the_model_are_refused_at_the_start() -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "bart", "marian", "pegasus", "whisper", "mpt"])
 def test_the_last_position_is_the_last(kind: str) -> None:
-    adapter = EncoderDecoderModel if KINDS[kind].has_encoder else CausalModel
-    model = adapter(tiny_transformer(kind), generation_config=False)
+    model = adapted(tiny_transformer(kind), generation_config=False)
     assert model.max_positions == 96
-    encoder = encoder_inputs(kind, 1)
-    cache = model.prefill(torch.ones(1, 90, dtype=torch.int64), **encoder).cache
+    cache = model.prefill(torch.ones(1, 90, dtype=torch.int64), **encoder_inputs(kind, 1)).cache
     output = model.decode(torch.ones(1, 6, dtype=torch.int64), cache)
     with pytest.raises((IndexError, RuntimeError)):
         model.decode(torch.ones(1, 1, dtype=torch.int64), output.cache)
 
 
-def test_others_have_no_last_position() -> None:
-    for kind in ("llama", "gemma3", "bloom", "t5", "m2m100"):
-        adapter = EncoderDecoderModel if KINDS[kind].has_encoder else CausalModel
-        assert adapter(tiny_transformer(kind)).max_positions is None
-    growing = FSMTConfig(src_vocab_size=13, tgt_vocab_size=13, d_model=8, encoder_layers=1, decoder_layers=1)
-    growing.update({"encoder_attention_heads": 2, "decoder_attention_heads": 2})
-    assert most_positions(FSMTForConditionalGeneration(growing)) is None
-
-
 def test_each_row_ends_at_its_own_maximum() -> None:
-    texts = found(configured("gpt2", 0, eos_token_id=None, forced_eos_token_id=5), "gpt2", 0, "greedy_search")
+    texts = found(configured("gpt2", 0, eos_token_id=None, forced_eos_token_id=5), "gpt2")
     assert [(len(text), text[-1]) for text in texts] == [(room, 5) for room in ROOM]

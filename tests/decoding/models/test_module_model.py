@@ -8,35 +8,30 @@ from torch import Tensor
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.tiny_models import TinyCausal
+from tests.decoding.table_models import random_table, tiny_model
 
 
-def test_prefill_ignores_padding_on_either_side() -> None:
-    model = ModuleModel(TinyCausal())
+def test_padding_anywhere_and_what_it_holds_do_not_matter() -> None:
+    model = tiny_model()
     alone = model.prefill(torch.tensor([[3, 7]]))
     padded = model.prefill(
-        torch.tensor([[3, 7, 9, 9], [9, 9, 3, 7], [9, 3, 9, 7]]),
-        torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]]),
+        torch.tensor([[3, 7, 9, 9], [9, -100, 3, 7], [9, 3, 9, 7], [1, 2, 3, 4]]),
+        torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1]]),
     )
-    torch.testing.assert_close(padded.logits, alone.logits.expand(3, -1))
+    torch.testing.assert_close(padded.logits[:3], alone.logits.expand(3, -1))
     assert alone.hidden_states is not None
     assert padded.hidden_states is not None
     torch.testing.assert_close(padded.hidden_states[1, 2:], alone.hidden_states[0])
     torch.testing.assert_close(padded.hidden_states[2, [1, 3]], alone.hidden_states[0])
 
 
-def test_a_masked_id_may_be_none_of_the_vocabulary() -> None:
-    model = ModuleModel(TinyCausal())
-    prompts, mask = torch.tensor([[3, 7, 1], [-100, 3, 7]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
-    padded = model.prefill(prompts, mask)
-    torch.testing.assert_close(padded.logits[1:], model.prefill(torch.tensor([[3, 7]])).logits)
+PLACES = torch.randn(16, 7, generator=torch.Generator().manual_seed(1))
+TABLE = random_table(7, spread=1.0)
 
 
 def test_a_module_sees_no_more_places_than_its_longest_row_has() -> None:
     """Whatever the padding was: row 1 goes on where row 0 has ended."""
-    places = torch.randn(16, 7, generator=torch.Generator().manual_seed(1))
-    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
-    model = ModuleModel(lambda ids: table[ids] + places[torch.arange(ids.shape[1])])
+    model = ModuleModel(lambda ids: TABLE[ids] + PLACES[torch.arange(ids.shape[1])])
     prompts, mask = torch.tensor([[1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 1]]), torch.tensor([[1] * 6, [0] * 5 + [1]])
     found = greedy_search(model, prompts, attention_mask=mask, max_new_tokens=[11, 16])
     assert found.to_lists()[1] == greedy_search(model, prompts[1:, 5:], max_new_tokens=16).to_lists()[0]
@@ -44,9 +39,7 @@ def test_a_module_sees_no_more_places_than_its_longest_row_has() -> None:
 
 def test_padding_in_every_row_needs_no_place() -> None:
     """A table of 5 places, and prompts of at most 2 tokens in 8 columns."""
-    places = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
-    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
-    model = ModuleModel(lambda ids: (table[ids] + places[torch.arange(ids.shape[1])], table[ids]))
+    model = ModuleModel(lambda ids: (TABLE[ids] + PLACES[:5][torch.arange(ids.shape[1])], TABLE[ids]))
     prompts, mask = torch.zeros(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.bool)
     prompts[0, 2:4], prompts[1, 7] = torch.tensor([3, 4]), 5
     mask[0, 2:4] = mask[1, 7] = True
@@ -57,18 +50,6 @@ def test_padding_in_every_row_needs_no_place() -> None:
         assert alone.hidden_states is not None
         assert padded.hidden_states.shape == (2, 8, 7)
         assert padded.hidden_states[row, mask[row]].equal(alone.hidden_states[0])
-
-
-def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> None:
-    model = ModuleModel(TinyCausal())
-    cache = model.prefill(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).cache
-    cache = model.decode(torch.tensor([[6, 7], [8, 9]]), cache).cache
-    cache = model.rollback(cache, torch.tensor([3, 3]))
-    cache = model.reorder(model.expand(cache, 2), torch.tensor([3, 0]))
-    logits = model.decode(torch.tensor([[10, 11], [12, 1]]), cache).logits
-    first = model.prefill(torch.tensor([[4, 5, 8, 10, 11]])).logits
-    second = model.prefill(torch.tensor([[1, 2, 3, 12, 1]])).logits
-    torch.testing.assert_close(logits[:, -1], torch.cat((first, second)))
 
 
 def test_what_was_taken_back_is_not_read_for_ever(device: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -39,25 +41,33 @@ def tokens_in(cache: AlignedCache) -> list[list[int]]:
 
 
 def test_rows_move_and_are_rolled_back(device: str) -> None:
+    place = functools.partial(torch.tensor, device=device)
     cache = store([3, 1, 4], device)
     assert tokens_in(cache) == [[0, 1, 2], [10], [20, 21, 22, 23]]
-    cache = cache.reordered(torch.tensor([2, 0, 1, 2], device=device))
+    cache = cache.reordered(place([2, 0, 1, 2]))
     assert tokens_in(cache) == [[20, 21, 22, 23], [0, 1, 2], [10], [20, 21, 22, 23]]
     assert cache.past.cross_attention_cache.layers[0].keys.flatten().tolist() == [2, 0, 1, 2]
-    cache = cache.rolled_back(torch.tensor([2, 3, 0, 1], device=device))
+    cache = cache.rolled_back(place([2, 3, 0, 1]))
     assert tokens_in(cache) == [[20, 21], [0, 1, 2], [], [20]]
     cache = cache.reordered(repeated_rows(cache.lengths, 2))
     assert tokens_in(cache) == [[20, 21], [20, 21], [0, 1, 2], [0, 1, 2], [], [], [20], [20]]
     assert cache.lengths.tolist() == [2, 2, 3, 3, 0, 0, 1, 1]
     assert cache.positions(2)[1:3].tolist() == [[2, 3], [3, 4]]
-
-
-def test_rows_of_one_length_have_no_holes(device: str) -> None:
+    assert tokens_in(store([2, 1], device).rolled_back(place([0, 0]))) == [[], []]
+    # Rows of one length have no holes.
     cache = store([3, 3], device)
-    assert not cache.has_holes
     assert cache.attention_mask(2) is None
-    cache = cache.rolled_back(torch.tensor([1, 2], device=device))
+    cache = cache.rolled_back(place([1, 2]))
     assert cache.attention_mask(1)[:, -3:].tolist() == [[False, True, True], [True, True, True]]
+
+
+def test_columns_that_no_row_uses_any_more_are_cut(device: str) -> None:
+    for kept in (1, 2):  # nothing need be taken back for it
+        cache = store([4, 2], device).reordered(torch.tensor([1], device=device))
+        assert cache.width == 4
+        cache = cache.rolled_back(torch.tensor([kept], device=device))
+        assert tokens_in(cache) == [[10, 11][:kept]]
+        assert cache.width == (kept if device == "cpu" else 4)  # it is not read there yet
 
 
 def test_a_device_is_read_at_every_eighth_rollback_only(counting: None, npu: str) -> None:
@@ -72,18 +82,3 @@ def test_a_device_is_read_at_every_eighth_rollback_only(counting: None, npu: str
     assert reads == [0] * (ROLLBACKS_BEFORE_TRIM - 1) + [1, 0]
     assert widths == [20] * (ROLLBACKS_BEFORE_TRIM - 1) + [12, 12]
     assert tokens_in(cache) == [list(range(11)), list(range(10, 19))]
-
-
-def test_columns_that_no_row_uses_any_more_are_cut(device: str) -> None:
-    for kept in (1, 2):  # nothing need be taken back for it
-        cache = store([4, 2], device).reordered(torch.tensor([1], device=device))
-        assert cache.width == 4
-        cache = cache.rolled_back(torch.tensor([kept], device=device))
-        assert tokens_in(cache) == [[10, 11][:kept]]
-        assert cache.width == (kept if device == "cpu" else 4)  # it is not read there yet
-
-
-def test_everything_may_be_rolled_back(device: str) -> None:
-    cache = store([2, 1], device).rolled_back(torch.tensor([0, 0], device=device))
-    assert tokens_in(cache) == [[], []]
-    assert cache.lengths.tolist() == [0, 0]

@@ -20,8 +20,7 @@ from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import GREEDY
 from tests.decoding.speculation.test_speculative import MASK, PROMPTS
-from tests.decoding.table_models import random_table, table_model
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model, tiny_model
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=6)
 SEEDED = [replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))]
@@ -52,8 +51,8 @@ class Checked(ModelDrafter):
         return draft, after
 
 
-@pytest.mark.parametrize("gamma", [1, 3, AdaptiveGamma(5, cost=0.1)])
-def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) -> None:
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: int) -> None:
     drafter = Checked()
     options: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": [24, 9, 2, 17], "eos_token_id": 5}
     speculative_sample(tiny_model(), PROMPTS, SEEDED, drafter=drafter, gamma=gamma, **options)
@@ -94,54 +93,6 @@ def test_a_model_catches_up_after_rounds_without_it() -> None:
     assert drafter.unseen[:4] == [2, 3, 0, 2]
 
 
-class Noting(Scripted):
-    """The same, noting what it is told about reading."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[int] = []
-        self.read: list[tuple[bool, int]] = []
-        self.told: list[int] = []
-
-    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
-        self.asked.append(unread)
-        return super().choose(limit, rows, unread)
-
-    def observe_reading(self, seconds: float, length: int) -> None:
-        self.read.append((seconds > 0, length))
-
-    def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
-        self.told.append(unread)
-
-
-def test_a_model_reads_no_token_twice() -> None:
-    """Where all is accepted it lacks its own last token and the target's; before its first draft the target's alone."""
-    table, widths = random_table(), []
-
-    class Noting(ModuleModel):
-        def decode(self, tokens: Tensor, cache: Any) -> Any:
-            widths.append(tokens.shape[1])
-            return super().decode(tokens, cache)
-
-    drafter = Noting(lambda input_ids: table[input_ids])
-    options: dict[str, Any] = {"drafter": drafter, "max_new_tokens": 10, "gamma": 2}
-    output = speculative_sample(table_model(table), PROMPTS, GREEDY, **options)
-    assert output.stats is not None
-    assert output.stats.acceptance_rate() == 1.0
-    assert widths == [1, 1, 2, 1, 2, 1]
-
-
-def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
-    control = Noting()
-    options: dict[str, Any] = {"attention_mask": MASK, "drafter": Checked(), "max_new_tokens": 40}
-    speculative_sample(tiny_model(), PROMPTS, SEEDED, gamma=control, **options)
-    length = PROMPTS.shape[1]
-    # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
-    assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]
-    assert control.told[:9] == [1, 2, 0, 1, 2, 3, 0, 0, 1]
-    assert control.read == [(True, length)]
-
-
 def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[int]:
     """Prompt lookup of one row, naively."""
     for size in range(min(longest, len(text) - 1), shortest - 1, -1):
@@ -154,7 +105,7 @@ def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[
     return []
 
 
-@pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (2, 2), (5, 1), (1, 1), (4, 3)])
+@pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (2, 2), (4, 3)])
 def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) -> None:
     generator = torch.Generator().manual_seed(longest)
     rows, capacity, size = 300, 14, 5
@@ -176,60 +127,17 @@ def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) ->
     assert found > 20
 
 
-@pytest.mark.parametrize(
-    ("rule", "params"),
-    [("standard", GREEDY), ("standard", SamplingParams(seed=5)), ("block", SamplingParams(seed=5)),
-     ("match", SamplingParams(seed=5))],
-)  # fmt: skip
-def test_n_grams_end_before_what_the_model_never_says(rule: Any, params: SamplingParams, device: str) -> None:
+@pytest.mark.parametrize("rule", ["standard", "block", "match"])
+def test_n_grams_end_before_what_the_model_never_says(rule: Any, device: str) -> None:
     """Prompts may have tokens that a model reads alone: of an image, of an embedding that is larger than the head."""
     table = random_table(20, seed=1)[:, :10].to(device)
     prompts = torch.tensor([[15, 2, 3, 15, 2, 3, 15], [2, 19, 4, 2, 19, 4, 2], [1, 2, 1, 2, 1, 2, 1]], device=device)
-    model, given = table_model(table), {"params": params, "max_new_tokens": 9, "eos_token_id": ()}
-    output = speculative_sample(model, prompts, drafter=NGramDrafter(), rule=rule, **given)
-    if rule == "match" or params.temperature == 0:
-        assert output.to_lists() == sample(model, prompts, **given).to_lists()
-    assert int(output.sequences.max()) < 10
-
-
-class OfNoVocabulary(NGramDrafter):
-    """Proposes n-grams, of which the second token is none."""
-
-    def __init__(self, token: int) -> None:
-        super().__init__()
-        self.token = token
-
-    def draft(self, state: Any, texts: Any) -> Any:
-        draft, state = super().draft(state, texts)
-        draft.tokens[:, 1:2] = self.token
-        return draft, state
-
-
-@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(seed=5)])
-@pytest.mark.parametrize("rule", ["standard", "block"])
-@pytest.mark.parametrize("token", [-100, 10])
-def test_what_is_no_id_ends_drafts_on_a_device(token: int, rule: Any, params: SamplingParams, npu: str) -> None:
-    """The model reads all drafts: it would look such a token up in its embedding."""
-    table = random_table(10, seed=1).to(npu)
-    prompts = torch.tensor([[3, 2, 3, 3, 2, 3, 3], [1, 2, 1, 2, 1, 2, 1]], device=npu)
-    given = {"params": params, "max_new_tokens": 9, "eos_token_id": (), "rule": rule}
-    found, expected = (
-        speculative_sample(table_model(table), prompts, drafter=drafter, gamma=gamma, **given)
-        for drafter, gamma in ((OfNoVocabulary(token), 3), (NGramDrafter(), 1))
-    )
-    assert found.to_lists() == expected.to_lists()
-    assert found.stats is not None
-    assert found.stats.drafted[:, 0].sum() > 0 == found.stats.drafted[:, 1:].sum()
-
-
-def test_n_grams_of_tokens_that_the_model_never_says_by_hand() -> None:
-    tokens = torch.tensor([[1, 2, 9, 3, 1, 2, 0, 0], [1, 2, 3, 4, 1, 2, 0, 0], [9, 1, 9, 9, 1, 9, 0, 0]])
-    drafter, lengths = NGramDrafter(2), torch.tensor([6, 6, 6])
-    state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
-    draft, _ = drafter.draft(state, _texts(tokens, lengths, torch.tensor([4, 4, 4]), 4))
-    assert draft.counts.tolist() == [0, 4, 0]
-    assert draft.tokens[1].tolist() == [3, 4, 1, 2]
-    assert int(draft.tokens.max()) < 9
+    for params in (GREEDY, SamplingParams(seed=5)):
+        model, given = table_model(table), {"params": params, "max_new_tokens": 9, "eos_token_id": ()}
+        output = speculative_sample(model, prompts, drafter=NGramDrafter(), rule=rule, **given)
+        if rule == "match" or params is GREEDY:
+            assert output.to_lists() == sample(model, prompts, **given).to_lists()
+        assert int(output.sequences.max()) < 10
 
 
 def _texts(tokens: Tensor, lengths: Tensor, wanted: Tensor, size: int) -> Round:

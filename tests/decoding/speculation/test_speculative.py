@@ -14,13 +14,13 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.draws import placed_noise
 from ascend_sample.sampling.draws.placed_noise import MOST_SENT
 from tests.decoding.every_strategy import GREEDY
-from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, random_table, table_model
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import SUCCESSOR, random_table, table_model, tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 7], [0, 8, 0, 9]])
@@ -46,15 +46,9 @@ class Bounded(ModuleModel):
         return super().rollback(cache, lengths)
 
 
-def greedy(model: StepModel, prompt: Tensor, most: int, eos: tuple[int, ...] = ()) -> list[int]:
-    """The target's own, one row, recomputed at each step."""
-    text = prompt[None]
-    tokens: list[int] = []
-    while len(tokens) < most and not (tokens and tokens[-1] in eos):
-        best = model.prefill(text).logits.argmax(dim=1)
-        tokens.append(int(best))
-        text = torch.cat((text, best[:, None]), dim=1)
-    return tokens
+def greedy(model: StepModel, most: int | list[int], eos: tuple[int, ...] = ()) -> list[list[int]]:
+    """The target's own."""
+    return greedy_search(model, PROMPTS, max_new_tokens=most, eos_token_id=eos, attention_mask=MASK).to_lists()
 
 
 DRAFTERS: dict[str, StepModel | Drafter] = {
@@ -68,14 +62,14 @@ DRAFTERS: dict[str, StepModel | Drafter] = {
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_greedy_is_the_targets_greedy(name: str) -> None:
     model, most, eos = tiny_model(), [14, 9, 1, 11], (3, 12)
-    expected = [greedy(model, PROMPTS[row][MASK[row] == 1], most[row], eos) for row in range(4)]
+    expected = greedy(model, most, eos)
     options: dict[str, Any] = {"max_new_tokens": most, "eos_token_id": eos, "pad_token_id": 0, "attention_mask": MASK}
-    for gamma in (0, 1, 2, 5, 20, "adaptive"):
+    for gamma in (1, 2, 5, 20, "adaptive"):
         output = speculative_sample(model, PROMPTS, GREEDY, drafter=DRAFTERS[name], gamma=gamma, **options)
         assert output.to_lists() == expected, gamma
         assert (output.sequences[torch.arange(output.sequences.shape[1]) >= output.lengths[:, None]] == 0).all()
         assert output.stats is not None
-        if gamma != "adaptive" and name == "itself" and gamma:
+        if gamma != "adaptive" and name == "itself":
             assert output.stats.acceptance_rate() == 1.0
 
 
@@ -87,7 +81,7 @@ def test_a_greedy_row_beside_a_drawn_one_is_greedy() -> None:
         given: dict[str, Any] = {"drafter": tiny_model(seed=seed), "max_new_tokens": 12, "attention_mask": MASK}
         mixed, alone = (speculative_sample(model, PROMPTS, it, gamma=3, **given).to_lists() for it in (params, GREEDY))
         for row in (0, 2):
-            assert mixed[row] == alone[row] == greedy(model, PROMPTS[row][MASK[row] == 1], 12)
+            assert mixed[row] == alone[row] == greedy(model, 12)[row]
 
 
 def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
@@ -104,11 +98,10 @@ def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
 
 
 def test_stop_tokens_inside_a_draft_end_the_row_there() -> None:
-    successor = ModuleModel(lambda ids: torch.nn.functional.one_hot((ids + 1) % 10, 10) * 90.0)
     streamed: list[tuple[Tensor, Tensor]] = []
     options: dict[str, Any] = {"gamma": 4, "max_new_tokens": [12, 12, 3], "eos_token_id": [4, 8], "pad_token_id": 9}
     options["on_tokens"] = lambda tokens, counts: streamed.append((tokens.clone(), counts.clone()))
-    output = speculative_sample(successor, torch.tensor([[0], [5], [8]]), drafter=successor, **options)
+    output = speculative_sample(SUCCESSOR, torch.tensor([[0], [5], [8]]), drafter=SUCCESSOR, **options)
     assert output.to_lists() == [[1, 2, 3, 4], [6, 7, 8], [9, 0, 1]]
     assert output.sequences[1, 3].item() == 9
     assert [counts.tolist() for _, counts in streamed] == [[1, 1, 1], [3, 2, 2]]
@@ -127,13 +120,22 @@ def test_passes_are_saved_and_counted() -> None:
         assert output.stats is not None
         assert output.stats.target_passes == rounds, "each round gives gamma tokens and one more"
         assert int(output.stats.accepted.sum()) + rounds + 1 == 13
-    expected = greedy(model, PROMPTS[0], 13)
+    expected = greedy(model, 13)[0]
     unsaid = next(token for token in range(13) if token not in expected)
     never = speculative_sample(model, PROMPTS[:1], drafter=Wrong(unsaid), params=GREEDY, gamma=3, max_new_tokens=13)
     assert never.stats is not None
     assert never.stats.drafted.tolist() == [[11, 0, 0]], "one of 12 tokens has no room for a draft before it"
     assert int(never.stats.accepted.sum()) == 0
     assert never.to_lists() == [expected]
+
+
+def test_what_is_drawn_from_the_target_itself_stays() -> None:
+    """Seed 0 is a seed as any."""
+    model = tiny_model()
+    for seed in (0, 5):
+        output = speculative_sample(model, PROMPTS[:1], SamplingParams(seed=seed), drafter=model, max_new_tokens=30)
+        assert output.stats is not None
+        assert output.stats.acceptance_rate() == 1.0
 
 
 class Wrong(NGramDrafter):
@@ -151,58 +153,45 @@ class Wrong(NGramDrafter):
 @pytest.mark.parametrize("rule", ["standard", "block"])
 def test_what_a_neighbour_asks_for_changes_no_row(rule: Any) -> None:
     """A penalty in the batch lets the sampling layer judge all of it."""
-    target, draft = (table_model(random_table(seed)[None]) for seed in (1, 2))
-    count = 40
+    target, draft = (table_model(random_table(seed=seed)) for seed in (1, 2))
     options: dict[str, Any] = {"drafter": draft, "max_new_tokens": 8, "gamma": 3, "rule": rule}
-    prompts, world = torch.tensor([[1, 2]]).expand(count, 2), torch.zeros(count + 1, dtype=torch.int64)
-    plain = [SamplingParams(seed=seed) for seed in range(count)]
-    penalized = SamplingParams(presence_penalty=0.5, seed=count)
-    alone = speculative_sample(target, prompts, plain, encoder={"world": world[:-1]}, **options)
-    both = torch.cat((prompts, prompts[:1]))
-    beside = speculative_sample(target, both, [*plain, penalized], encoder={"world": world}, **options)
+    prompts, plain = torch.tensor([[1, 2]]).expand(41, 2), [SamplingParams(seed=seed) for seed in range(40)]
+    alone = speculative_sample(target, prompts[1:], plain, **options)
+    beside = speculative_sample(target, prompts, [*plain, SamplingParams(presence_penalty=0.5, seed=40)], **options)
     assert beside.to_lists()[:-1] == alone.to_lists()
 
 
 def test_plain_decoding_and_its_seeds() -> None:
-    """Gamma 0 needs no draft, and draws what is drawn one token at a time."""
+    """Gamma 0 draws what is drawn one token at a time."""
     model = tiny_model()
-    given = {"params": SamplingParams(seed=9, top_p=0.9), "max_new_tokens": 8}
-    first = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=_Failing(), gamma=0, **given)
-    again = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=model, gamma=0, **given)
-    assert first.to_lists() == again.to_lists()
-    assert first.to_lists() == sample(model, PROMPTS, attention_mask=MASK, **given).to_lists()
-    other = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=model, gamma=3, **given)
+    given = {"params": SamplingParams(seed=9, top_p=0.9), "max_new_tokens": 8, "attention_mask": MASK}
+    first = speculative_sample(model, PROMPTS, drafter=model, gamma=0, **given)
+    assert first.stats is not None
+    assert first.stats.draft_passes == 0
+    assert first.to_lists() == sample(model, PROMPTS, **given).to_lists()
+    other = speculative_sample(model, PROMPTS, drafter=model, gamma=3, **given)
     assert other.to_lists() != first.to_lists(), "the same distribution, other noise"
     assert first.sequences[:, 0].equal(other.sequences[:, 0]), "the first token comes with the prompt"
 
 
-class _Failing(NGramDrafter):
-    def draft(self, state: None, texts: Any) -> Any:
-        raise AssertionError("not to be called")
-
-
 @pytest.mark.parametrize(
-    ("gamma", "drafts", "most_sent"),
-    [(0, "model", 0), (1, "model", MOST_SENT), (3, "model", 0), (2, "n-grams", MOST_SENT), (3, "n-grams", 0)],
+    ("gamma", "drafts", "most_sent"), [(1, "model", MOST_SENT), (3, "model", 0), (2, "n-grams", MOST_SENT)]
 )
 def test_the_same_tokens_on_each_device(
     npu: str, monkeypatch: pytest.MonkeyPatch, gamma: int, drafts: str, most_sent: int
 ) -> None:
     """Integer noise and float32 tables: the emulated device gives what the CPU gives, filtered and greedy rows too."""
     monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
-    tables = torch.stack([random_table(1), random_table(1) + 0.3 * random_table(2)])
-    ids, mask = torch.tensor([[1, 2, 3], [3, 0, 0], [2, 1, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
-    ids, mask = ids.repeat(6, 1), mask.repeat(6, 1)
+    table = random_table(4, seed=1)
+    ids, mask = torch.tensor([[1, 2, 3], [3, 0, 0], [2, 1, 0]] * 6), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]] * 6)
     kinds: list[dict[str, Any]] = [{}, {"temperature": 0.8, "top_k": 3, "top_p": 0.95}, {"temperature": 0}]
     params = [SamplingParams(seed=seed, **kinds[seed % 3]) for seed in range(len(ids))]
 
     def run(where: str) -> DecodeOutput:
-        world = torch.zeros(len(ids), dtype=torch.int64, device=where)
-        target, draft = (table_model(table.to(where)) for table in (tables[:1], tables[1:]))
+        draft = table_model(table + 0.3 * random_table(4, seed=2), where)
         options: dict[str, Any] = {"drafter": draft if drafts == "model" else NGramDrafter(shortest=1), "gamma": gamma}
-        options |= {"max_new_tokens": [17, 9, 13] * 6, "eos_token_id": [3], "pad_token_id": 0}
-        given = {"attention_mask": mask.to(where), "encoder": {"world": world}}
-        return speculative_sample(target, ids.to(where), params, **given, **options)
+        options |= {"max_new_tokens": [17, 9, 13] * 6, "eos_token_id": [3], "attention_mask": mask.to(where)}
+        return speculative_sample(table_model(table, where), ids.to(where), params, **options)
 
     found, expected = run(npu), run("cpu")
     assert found.to_lists() == expected.to_lists()
@@ -212,7 +201,7 @@ def test_the_same_tokens_on_each_device(
 
 
 def test_token_0_is_a_token() -> None:
-    zero = ModuleModel(lambda ids: torch.nn.functional.one_hot(0 * ids, VOCAB_SIZE) * 90.0)
+    zero = table_model(torch.eye(4)[[0] * 4] * 90.0)
     output = speculative_sample(zero, torch.tensor([[1]]), drafter=zero, max_new_tokens=5)
     assert output.to_lists() == [[0] * 5]
 
@@ -236,3 +225,24 @@ def test_models_of_transformers_with_their_caches(kind: str) -> None:
         torch.testing.assert_close(output.sequences_scores, plain.sequences_scores, atol=1e-4, rtol=1e-4)
         assert output.stats is not None
         assert seed or output.stats.acceptance_rate() == 1.0
+
+
+def no_listener(tokens: Tensor, counts: Tensor) -> None:
+    """Hears, and does nothing."""
+
+
+@pytest.mark.parametrize("kind", ["llama", "bloom"])
+def test_drafts_are_read_with_the_prompts_where_that_changes_nothing(kind: str) -> None:
+    """A pass less, unless somebody waits for the first token; the same tokens, for ragged prompts padded anywhere."""
+    given: dict[str, Any] = {"attention_mask": MASK, "max_new_tokens": 20, "eos_token_id": [12]}
+    greedy = speculative_sample(recomputing_model(kind), PROMPTS, GREEDY, drafter=NGramDrafter(), gamma=0, **given)
+    longest = int(greedy.lengths.max())
+    for seed in (0, 1):
+        drafter = step_model(kind, seed)
+        for listener, passes in ((None, -(-longest // 4) - 1), (no_listener, -(-(longest - 1) // 4))):
+            options: dict[str, Any] = {"drafter": drafter, "gamma": 3, "on_tokens": listener, **given}
+            output = speculative_sample(step_model(kind), PROMPTS, GREEDY, **options)
+            assert output.to_lists() == greedy.to_lists()
+            torch.testing.assert_close(output.sequences_scores, greedy.sequences_scores, atol=1e-4, rtol=1e-4)
+            assert output.stats is not None
+            assert seed or (output.stats.acceptance_rate(), output.stats.target_passes) == (1.0, passes)

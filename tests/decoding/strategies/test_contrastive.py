@@ -8,41 +8,34 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import NoRepeatNGramLogitsProcessor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
-from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.every_strategy import model_of
-from tests.decoding.table_models import random_table
-from tests.decoding.tiny_models import tiny_model
+from tests.decoding.table_models import random_table, table_model, tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
-def seen_before() -> ModuleModel:
-    """The same probabilities everywhere; the cosine is 1 with a token that was seen before, else 0."""
-    return ModuleModel(lambda input_ids: (LOGITS.expand(*input_ids.shape, 4), torch.eye(4)[input_ids]))
+SEEN_BEFORE = table_model(LOGITS.expand(4, 4))
+"""The same probabilities everywhere; the cosine is 1 with a token that was seen before, else 0."""
 
 
 def test_by_hand() -> None:
     """With alpha 0.5 a token costs 1 once it was seen: 0, 1, 2, then all of the three were seen and 0 is best."""
-    output = contrastive_search(seen_before(), torch.tensor([[3], [0]]), max_new_tokens=4, top_k=3, penalty_alpha=0.5)
+    output = contrastive_search(SEEN_BEFORE, torch.tensor([[3], [0]]), max_new_tokens=4, top_k=3, penalty_alpha=0.5)
     assert output.to_lists() == [[0, 1, 2, 0], [1, 2, 0, 0]]
     expected = torch.tensor([0.5 * 0.3 * 0.15 * 0.5, 0.3 * 0.15 * 0.5 * 0.5])
     torch.testing.assert_close(output.sequences_scores.exp(), expected)
     # With alpha 0.1 the first of them is worth its penalty: 0.9 * 0.5 - 0.1 > 0.9 * 0.3.
-    output = contrastive_search(seen_before(), torch.tensor([[0]]), max_new_tokens=2, top_k=3, penalty_alpha=0.1)
+    output = contrastive_search(SEEN_BEFORE, torch.tensor([[0]]), max_new_tokens=2, top_k=3, penalty_alpha=0.1)
     assert output.to_lists() == [[0, 0]]
 
 
 def test_padding_is_no_context() -> None:
     """Token 0 stands in the padding, and is not seen; the states there are large."""
     prompts, mask = torch.tensor([[0, 3], [3, 0], [0, 3]]), torch.tensor([[0, 1], [1, 0], [1, 1]])
-    output = contrastive_search(
-        seen_before(), prompts, max_new_tokens=2, top_k=3, penalty_alpha=0.5, attention_mask=mask
-    )
+    output = contrastive_search(SEEN_BEFORE, prompts, max_new_tokens=2, top_k=3, penalty_alpha=0.5, attention_mask=mask)
     assert output.to_lists() == [[0, 1], [0, 1], [1, 2]]
 
 
@@ -53,35 +46,16 @@ def test_a_forbidden_token_is_not_taken_for_being_new() -> None:
         return scores.index_fill(1, torch.tensor([1, 2]), -torch.inf)
 
     options: dict[str, Any] = {"max_new_tokens": 2, "top_k": 4, "penalty_alpha": 1.0, "logits_processor": [forbid]}
-    assert contrastive_search(seen_before(), torch.tensor([[0, 3]]), **options).to_lists() == [[0, 0]]
-
-
-def test_one_candidate_or_no_penalty_is_greedy() -> None:
-    prompts, mask = torch.tensor([[3, 9, 1], [4, 2, 8]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
-    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [5, 8], "eos_token_id": [2, 7]}
-    model = tiny_model(seed=1)
-    greedy = greedy_search(model, prompts, **options)
-    for own in ({"top_k": 1}, {"penalty_alpha": 0.0}, {"top_k": 1000, "penalty_alpha": 0.0}):
-        output = contrastive_search(model, prompts, **own, **options)
-        assert output.to_lists() == greedy.to_lists()
-        torch.testing.assert_close(output.sequences_scores, greedy.sequences_scores)
+    assert contrastive_search(SEEN_BEFORE, torch.tensor([[0, 3]]), **options).to_lists() == [[0, 0]]
 
 
 def one_text(
-    model: Any,
-    prompt: Tensor,
-    encoder: dict[str, Tensor],
-    new_tokens: int,
-    processors: list[Any],
-    asked: dict[str, Any],
+    model: Any, prompt: Tensor, encoder: dict[str, Tensor], new_tokens: int, asked: dict[str, Any]
 ) -> tuple[list[int], float]:
     """The definition: a text without padding and cache, candidate by candidate."""
     ids, total, text, alpha = prompt[None], 0.0, [], asked["penalty_alpha"]
     for _ in range(new_tokens):
-        logits = model.prefill(ids, None, **encoder).logits
-        for processor in processors:
-            logits = processor(ids, logits)
-        probabilities = logits.softmax(dim=1)[0]
+        probabilities = model.prefill(ids, None, **encoder).logits.softmax(dim=1)[0]
         scored = []
         for token in probabilities.argsort(descending=True, stable=True)[: asked["top_k"]].tolist():
             longer = torch.cat((ids, torch.tensor([[token]])), dim=1)
@@ -113,35 +87,14 @@ def test_the_texts_of_a_loop_over_single_texts(kind: str) -> None:
         else:
             cached, plain = step_model(kind, seed % 2), recomputing_model(kind, seed % 2)
         encoder = {} if kind == "tiny" else encoder_inputs(kind, 3, seed)
-        processors = [NoRepeatNGramLogitsProcessor(3)] if seed % 2 else []
         options: dict[str, Any] = {"top_k": top_k, "penalty_alpha": alpha, "encoder": encoder, "attention_mask": MASK}
-        options["logits_processor"] = [lambda ids, scores, made=processors: without_padding(made, ids, scores)]
         output = contrastive_search(cached, PROMPTS, max_new_tokens=NEW_TOKENS, eos_token_id=ENDS, **options)
         for row in range(3):
             own = {name: value[row : row + 1] for name, value in encoder.items()}
             prompt = PROMPTS[row, MASK[row].bool()]
-            text, total = one_text(plain, prompt, own, NEW_TOKENS[row], processors, options)
+            text, total = one_text(plain, prompt, own, NEW_TOKENS[row], options)
             assert output.to_lists()[row] == text
             torch.testing.assert_close(float(output.sequences_scores[row]), total, atol=1e-4, rtol=0)
-
-
-def without_padding(processors: list[Any], ids: Tensor, scores: Tensor) -> Tensor:
-    """A processor of transformers, given each row's tokens alone."""
-    is_live = torch.nn.functional.pad(MASK.bool(), (0, ids.shape[1] - MASK.shape[1]), value=True)
-    for processor in processors:
-        rows = [processor(ids[row : row + 1, is_live[row]], scores[row : row + 1]) for row in range(len(ids))]
-        scores = torch.cat(rows)
-    return scores
-
-
-def test_16_bit_states_are_compared_in_float32() -> None:
-    """Tokens 0 and 1 are equally probable; the cosines with the prompt are 1 and 0.99995, which float16 has not."""
-    states = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.0]]).half()
-    logits = torch.tensor([0.4, 0.4, 0.2]).log().half()
-    model = ModuleModel(lambda input_ids: (logits.expand(*input_ids.shape, 3), states[input_ids]))
-    output = contrastive_search(model, torch.tensor([[2]]), max_new_tokens=1, top_k=2)
-    assert output.to_lists() == [[1]]
-    assert output.sequences_scores.dtype == torch.float32
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -149,7 +102,7 @@ def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
     """With alpha 1 probability counts for nothing, and 3 was seen; but it has the whole mass."""
     table = random_table(7)
     table[:, 3] = torch.inf
-    output = contrastive_search(model_of(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
+    output = contrastive_search(table_model(table), torch.tensor([[3]]), max_new_tokens=2, penalty_alpha=1.0)
     assert output.to_lists() == [[3, 3]]
     assert output.sequences_scores.tolist() == [0.0]
 

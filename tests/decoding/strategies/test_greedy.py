@@ -72,20 +72,6 @@ def test_stopping_criteria_end_rows_or_all_of_them() -> None:
     assert output.lengths.tolist() == [1, 1, 1]
 
 
-def test_streaming_gives_each_row_its_tokens_once() -> None:
-    streamed: list[list[int]] = [[], [], []]
-    calls = []
-
-    def take(tokens: Tensor, counts: Tensor) -> None:
-        calls.append(counts.tolist())
-        for row, (new, count) in enumerate(zip(tokens.tolist(), counts.tolist(), strict=True)):
-            streamed[row] += new[:count]
-
-    output = greedy_search(table_model(CHAIN), PROMPTS, max_new_tokens=4, eos_token_id=2, on_tokens=take)
-    assert streamed == output.to_lists() == [[1, 2], [2], [3, 3, 3, 3]]
-    assert calls == [[1, 1, 1], [1, 0, 1], [0, 0, 1], [0, 0, 1]]
-
-
 def test_padding_follows_the_end_and_has_no_score() -> None:
     output = greedy_search(table_model(CHAIN), PROMPTS, max_new_tokens=3, eos_token_id=2, pad_token_id=0)
     assert output.sequences.tolist() == [[1, 2, 0], [2, 0, 0], [3, 3, 3]]

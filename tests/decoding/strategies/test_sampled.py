@@ -1,4 +1,4 @@
-"""Sampling and ranking: worked by hand, alone and in batches, and on each device."""
+"""Sampling and ranking: worked by hand."""
 
 from __future__ import annotations
 
@@ -8,26 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling.requests.seeds import derive_seeds
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
-from tests.decoding.table_models import probability_table, random_table, table_model
-from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
+from tests.decoding.table_models import probability_table, table_model
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
 # After 0: 0.5, 0.25, 0.25; after 1: 2 for sure, nearly; after 2: 0.1, 0.1, 0.8.
 TABLE = probability_table([[0.5, 0.25, 0.25], [0.01, 0.01, 0.98], [0.1, 0.1, 0.8]])
-MIXED = [
-    SamplingParams(temperature=0.7, top_k=5, seed=11),
-    SamplingParams(top_p=0.9, repetition_penalty=1.3, seed=2**64 - 1),
-    SamplingParams(min_p=0.05, bad_ids=[3], seed=0),
-    SamplingParams(temperature=0),
-    SamplingParams(frequency_penalty=0.4, min_tokens=3, stop_ids=[2, 5], seed=5),
-]
-PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
-MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
 
 
 @pytest.mark.parametrize(("seed", "bits"), [(7, 7), (2**64 - 3, -3)])
@@ -47,20 +36,6 @@ def test_scores_are_those_of_the_model_alone() -> None:
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4]))
 
 
-def drawn_from_mixed(rows: list[int], device: str = "cpu", **options: Any) -> list[list[int]]:
-    model, params = table_model(random_table().to(device)), [MIXED[row] for row in rows]
-    options |= {"attention_mask": MASK[rows].to(device), "max_new_tokens": 8, "eos_token_id": [2, 5]}
-    return sample(model, PROMPTS[rows].to(device), params, **options).to_lists()
-
-
-def test_a_seeded_prompt_has_the_same_tokens_in_any_batch_and_on_each_device(device: str) -> None:
-    together = drawn_from_mixed([0, 1, 2, 3, 4])
-    assert drawn_from_mixed([3, 1, 4, 0, 2], device) == [together[row] for row in (3, 1, 4, 0, 2)]
-    for row in range(5):
-        assert drawn_from_mixed([row], device) == [together[row]]
-    assert drawn_from_mixed([0, 1, 2], device, num_return_sequences=3)[::3] == together[:3]
-
-
 def test_copies_have_seeds_of_their_own() -> None:
     prompts = torch.tensor([[0], [0]])
     params = [SamplingParams(seed=3), SamplingParams(seed=4)]
@@ -68,20 +43,6 @@ def test_copies_have_seeds_of_their_own() -> None:
     assert len(set(map(tuple, texts))) == 40
     alone = [SamplingParams(seed=seed) for seed in derive_seeds(3, 20)]
     assert sample(COIN, torch.zeros(20, 1, dtype=torch.int64), alone, max_new_tokens=30).to_lists() == texts[:20]
-
-
-def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
-    seen = []
-
-    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
-        seen.append(input_ids[:, 0].tolist())
-        return scores
-
-    output = sample(
-        COIN, torch.tensor([[0], [1]]), max_new_tokens=[1, 3], num_return_sequences=2, logits_processor=[look]
-    )
-    assert seen == [[0, 0, 1, 1]] * 3
-    assert output.lengths.tolist() == [1, 1, 3, 3]
 
 
 def test_the_joint_distribution_of_two_tokens() -> None:
@@ -104,33 +65,6 @@ def test_kept_scores_are_what_was_drawn_from() -> None:
     assert output.scores is not None
     expected = torch.tensor([[1 / 65, 0.0, 64 / 65], [0.0, 0.5, 0.5], [2 / 3, 1 / 3, 0.0], [0.0, 0.0, 1.0]])
     torch.testing.assert_close(output.scores[0].softmax(dim=1), expected)
-
-
-def test_min_tokens_and_streaming() -> None:
-    streamed: list[int] = []
-
-    def take(tokens: Tensor, counts: Tensor) -> None:
-        streamed.extend(tokens[0, : int(counts[0])].tolist())
-
-    params = SamplingParams(min_tokens=4, stop_ids=[0], seed=3)
-    output = sample(COIN, torch.tensor([[1]]), params, max_new_tokens=60, eos_token_id=0, on_tokens=take)
-    assert output.to_lists()[0][:4] == [1, 1, 1, 1]
-    assert output.to_lists() == [streamed]
-    assert streamed[-1] == 0
-
-
-def test_a_transformer_with_copies_and_padding() -> None:
-    """Sampled through its cache; with temperature 0 both copies are the greedy text."""
-    for kind in ("llama", "bart"):
-        model = step_model(kind)
-        prompts, mask = torch.tensor([[9, 3, 1], [4, 9, 9]]), torch.tensor([[0, 1, 1], [1, 0, 0]])
-        options: dict[str, Any] = {"max_new_tokens": [5, 7], "attention_mask": mask}
-        options["encoder"] = encoder_inputs(kind, 2)
-        greedy = greedy_search(model, prompts, **options).to_lists()
-        drawn = sample(model, prompts, SamplingParams(temperature=0), num_return_sequences=2, **options).to_lists()
-        assert drawn == [greedy[0], greedy[0], greedy[1], greedy[1]]
-        drawn = sample(model, prompts, SamplingParams(seed=1, bad_ids=[3]), **options).to_lists()
-        assert all(token < VOCAB_SIZE and token != 3 for text in drawn for token in text)
 
 
 def test_ranking_by_hand() -> None:

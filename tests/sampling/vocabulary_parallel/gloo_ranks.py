@@ -2,9 +2,9 @@
 
     python -m torch.distributed.run --standalone --nproc_per_node=3 tests/sampling/vocabulary_parallel/gloo_ranks.py
 
-With ``--forks 3`` it needs no torchrun: it forks so many ranks. With ``--drafts`` drafts are verified instead, with
-``--texts`` texts are scored. With ``--dies`` a rank, the last one if none is named, ends in the middle of a step; the
-others say what they are told, and draw in a new group.
+With ``--forks 3`` it needs no torchrun: it forks so many ranks. With ``--drafts`` drafts are verified instead. With
+``--dies`` a rank, the last one if none is named, ends in the middle of a step; the others say what they are told, and
+draw in a new group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import torch.distributed as dist  # noqa: E402
 from mixed_drafts import verify_on_rank  # noqa: E402
 from mixed_rows import batch_of, draw_on_rank, random_case  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
-from split_texts import random_text, same_scores, score_on_rank, score_whole  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from ascend_sample.sampling import Sampler  # noqa: E402
@@ -50,17 +49,6 @@ def draw(rows: int) -> None:
     drawn = draw_on_rank(exchange, rows, first=31_000)
     if exchange.rank == 0:
         print(f"{drawn} rows are the same in {exchange.size} processes")
-
-
-def score_texts(count: int) -> None:
-    """Scores so many texts, and raises where one has other scores than those of whole logits."""
-    exchange = ProcessGroupExchange(None)
-    for number in range(count):
-        text = random_text(41_000 + number, exchange.size)
-        if not same_scores(score_on_rank(text, exchange), score_whole(text)):
-            raise SystemExit(f"text {number}, rank {exchange.rank}: other scores")
-    if exchange.rank == 0:
-        print(f"{count} texts have the same scores in {exchange.size} processes")
 
 
 def lose_a_rank(lost: int) -> None:
@@ -99,7 +87,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--drafts", type=int, default=0, metavar="PASSES")
-    parser.add_argument("--texts", type=int, default=0)
     parser.add_argument("--dies", type=int, nargs="?", const=-1, metavar="RANK")
     parser.add_argument("--forks", type=int, default=0, metavar="RANKS")
     options = parser.parse_args()
@@ -111,8 +98,6 @@ def main() -> None:
         lose_a_rank(options.dies)
     elif options.drafts:
         print(verify_on_rank(ProcessGroupExchange(None), options.drafts))
-    elif options.texts:
-        score_texts(options.texts)
     else:
         draw(options.rows)
     dist.destroy_process_group()

@@ -6,11 +6,11 @@ import random
 from typing import Any, NamedTuple
 
 import torch
-from mixed_rows import Case, random_case
+from mixed_rows import Case, batch_of, random_case
 from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingParams, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
@@ -32,6 +32,11 @@ class DraftCase(NamedTuple):
     rule: Any = "match"
     probabilities: Tensor | None = None
     candidates: Tensor | None = None
+
+    @property
+    def ends(self) -> set[int]:
+        """The places behind the drafts of each request."""
+        return {sum(self.counts[: request + 1]) + request for request in range(len(self.counts))}
 
 
 def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = False) -> DraftCase:
@@ -60,7 +65,7 @@ def drawn_drafts(number: int, size: int, rule: str, places: int = 24) -> DraftCa
     drafts = random_drafts(number, size, places)
     case = drafts.case
     params = [SamplingParams(**{**each.to_mapping(), "logprobs": None}) for each in case.params]
-    vocab_size, of_draft = case.vocab_size, [place for place in range(places) if place not in ends_of(drafts)]
+    vocab_size, of_draft = case.vocab_size, [place for place in range(places) if place not in drafts.ends]
     kind = rng.choice(("dense", "near", "listed", "certain"))
     drafts = drafts._replace(case=case._replace(params=params), rule=rule)
     if kind == "certain" or not of_draft:
@@ -77,11 +82,6 @@ def drawn_drafts(number: int, size: int, rule: str, places: int = 24) -> DraftCa
     listed[::4, -1] = vocab_size + 7  # which does not count
     among_them = best.values / best.values.sum(1, keepdim=True)
     return drafts._replace(drafts=listed[:, 0], probabilities=among_them, candidates=listed)
-
-
-def ends_of(drafts: DraftCase) -> set[int]:
-    """The places behind the drafts of each request."""
-    return {sum(drafts.counts[: request + 1]) + request for request in range(len(drafts.counts))}
 
 
 def continued(drafts: DraftCase, verified: VerifiedDrafts) -> Tensor:
@@ -101,22 +101,11 @@ def continued(drafts: DraftCase, verified: VerifiedDrafts) -> Tensor:
     return ids
 
 
-def batch_of(drafts: DraftCase, device: str = "cpu") -> SamplingBatch:
-    batch = SamplingBatch(drafts.case.vocab_size, device)
-    batch.extend(drafts.case.params, drafts.case.prompts)
-    return batch
-
-
 def steps_of(
-    drafts: DraftCase,
-    logits: Tensor,
-    sampler: Sampler,
-    steps: int,
-    device: str = "cpu",
-    probabilities: Tensor | None = None,
+    drafts: DraftCase, logits: Tensor, q: Tensor | None, sampler: Sampler, steps: int, device: str
 ) -> list[VerifiedDrafts]:
     """Verifies the same drafts again and again, each time after what they have given."""
-    batch, found = batch_of(drafts, device), []
+    batch, found = batch_of(drafts.case, device), []
     for _ in range(steps):
         verified = verify_drafts(
             logits.to(device),
@@ -127,57 +116,12 @@ def steps_of(
             sampler=sampler,
             bitmask=drafts.case.bitmask,
             rule=drafts.rule,
-            draft_probabilities=drafts.probabilities if probabilities is None else probabilities,
+            draft_probabilities=q,
             draft_candidates=drafts.candidates,
         )
         verified.append_to(batch)
-        found.append(verified)
+        found.append(on_cpu(verified))
     return found
-
-
-def whole(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[VerifiedDrafts]:
-    return steps_of(drafts, drafts.case.logits, Sampler(**drafts.case.options), steps, device)  # type: ignore[arg-type]
-
-
-def on_rank(
-    drafts: DraftCase, exchange: Exchange, steps: int = 2, device: str = "cpu"
-) -> tuple[list[VerifiedDrafts], list[int]]:
-    """What a rank finds, and the bytes of each message that it sends."""
-    case, counted = drafts.case, Counted(exchange)
-    shard = shards_of(case.widths, case.vocab_size, counted)
-    sampler = Sampler(**case.options, shard=shard)  # type: ignore[arg-type]
-    q = drafts.probabilities
-    own = part_of(q, shard) if q is not None and drafts.candidates is None else None
-    return steps_of(drafts, part_of(case.logits, shard), sampler, steps, device, own), counted.sent
-
-
-def split(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[list[VerifiedDrafts]]:
-    size = len(drafts.case.widths)
-    return [found for found, _ in on_threads(size, lambda exchange: on_rank(drafts, exchange, steps, device))]
-
-
-def is_same(drafts: DraftCase, found: VerifiedDrafts, wanted: VerifiedDrafts) -> bool:
-    """Whether tokens, statuses, paths and the logprobs of places that are reached are the same, bit for bit."""
-    pairs = [(found.token_ids, wanted.token_ids), (found.accepted, wanted.accepted), (found.status, wanted.status)]
-    if drafts.parents is not None:
-        assert found.path is not None
-        assert wanted.path is not None
-        pairs.append((found.path, wanted.path))
-    if not all(torch.equal(one, other) for one, other in pairs):
-        return False
-    if found.logprobs is None or wanted.logprobs is None:
-        return found.logprobs is wanted.logprobs
-    if found.logprobs.rows != wanted.logprobs.rows:
-        return False
-    reached, start = set(), 0
-    for request, count in enumerate(drafts.counts):
-        accepted = int(wanted.accepted[request])
-        way = range(accepted + 1) if wanted.path is None else wanted.path[request, : accepted + 1].tolist()
-        reached |= {start + place for place in way}
-        start += count + 1
-    there = [index for index, row in enumerate(wanted.logprobs.rows) if row in reached]
-    one, other = ([tensor[there] for tensor in each.logprobs[1:]] for each in (found, wanted))
-    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
 
 
 def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
@@ -189,17 +133,68 @@ def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
     return VerifiedDrafts(*tensors, logprobs, None if verified.path is None else verified.path.cpu())
 
 
+def whole(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[VerifiedDrafts]:
+    sampler = Sampler(**drafts.case.options)  # type: ignore[arg-type]
+    return steps_of(drafts, drafts.case.logits, drafts.probabilities, sampler, steps, device)
+
+
+def on_rank(
+    drafts: DraftCase, exchange: Exchange, steps: int = 2, device: str = "cpu"
+) -> tuple[list[VerifiedDrafts], list[int]]:
+    """What a rank finds, and the bytes of each message that it sends."""
+    case, counted = drafts.case, Counted(exchange)
+    shard = shards_of(case.widths, case.vocab_size, counted)
+    sampler = Sampler(**case.options, shard=shard)  # type: ignore[arg-type]
+    q = drafts.probabilities
+    own = part_of(q, shard) if q is not None and drafts.candidates is None else q
+    return steps_of(drafts, part_of(case.logits, shard), own, sampler, steps, device), counted.sent
+
+
+def is_same(drafts: DraftCase, found: VerifiedDrafts, wanted: VerifiedDrafts) -> bool:
+    """Whether tokens, statuses, paths and the logprobs of places that are reached are the same, bit for bit."""
+    rows = [] if wanted.logprobs is None else wanted.logprobs.rows
+    if rows != ([] if found.logprobs is None else found.logprobs.rows):
+        return False
+    reached, start = set(), 0
+    for request, count in enumerate(drafts.counts):
+        accepted = int(wanted.accepted[request])
+        way = range(accepted + 1) if wanted.path is None else wanted.path[request, : accepted + 1].tolist()
+        reached |= {start + place for place in way}
+        start += count + 1
+    there = [index for index, row in enumerate(rows) if row in reached]
+    one, other = (
+        [*each[:3], each.path, *(tensor[there] for tensor in (each.logprobs or ())[1:])] for each in (found, wanted)
+    )
+    return all(
+        mine is its is None or torch.equal(mine.view(torch.uint8), its.view(torch.uint8))
+        for mine, its in zip(one, other, strict=True)
+    )
+
+
+def split(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[list[VerifiedDrafts]]:
+    size = len(drafts.case.widths)
+    return on_threads(size, lambda exchange: on_rank(drafts, exchange, steps, device)[0])
+
+
+def check_split(drafts: DraftCase, device: str = "cpu") -> int:
+    """Raises unless all ranks find what whole logits give, twice; returns how many drafts stay at first."""
+    expected = whole(drafts, device=device)
+    for rank, found in enumerate(split(drafts, device=device)):
+        for step, (one, wanted) in enumerate(zip(found, expected, strict=True)):
+            assert is_same(drafts, one, wanted), f"rank {rank}, step {step}: {drafts}"
+    return int(expected[0].accepted.sum())
+
+
 def verify_on_rank(exchange: Exchange, passes: int, device: str = "cpu") -> str:
     """Verifies drafts in so many passes; returns what to print, or ends with an error where something differs."""
     for number in range(passes):
         rule = RULES[number % len(RULES)] if device == "cpu" else None
-        drafts = (
-            random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
-            if rule is None
-            else drawn_drafts(61_000 + number, exchange.size, rule)
-        )
+        if rule is None:
+            drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+        else:
+            drafts = drawn_drafts(61_000 + number, exchange.size, rule)
         found, _ = on_rank(drafts, exchange, device=device)
         for one, wanted in zip(found, whole(drafts, device=device), strict=True):
-            if not is_same(drafts, on_cpu(one), on_cpu(wanted)):
+            if not is_same(drafts, one, wanted):
                 raise SystemExit(f"drafts {number}, rank {exchange.rank}: {drafts}")
     return f"rank {exchange.rank}: {passes} passes of drafts are the same"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mixed_rows import random_case, split
 from shard_ranks import Counted, on_threads, said_in_a_step
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
@@ -25,16 +24,26 @@ FIXED = 64 + 8
 HISTOGRAM = 256 * 8
 RACE = 88 + 4
 """Three leads, and a maximum."""
-SAID = {
+LOGPROBS = 8 * 5 + 4 + 1 + 4
+"""Five best, a number, and ranks."""
+OF_CHUNKS = 12 * 10 + 2 * 1023
+"""Sums of chunks, and what lies beside the borders."""
+SAID: dict[str, tuple[dict[str, Any], int, int]] = {
     # collectives a step, bytes a row
-    "greedy": (SamplingParams(temperature=0), 1, 8),
-    "top-k": (SamplingParams(top_k=50, seed=1), 1, 8 * 50),
-    "top-k, top-p, temperature": (SamplingParams(top_k=20, top_p=0.9, temperature=0.7, seed=1), 1, 8 * 20),
-    "no filter": (SamplingParams(seed=1), 1, RACE),
-    "penalty": (SamplingParams(presence_penalty=1.0, seed=1), 1, RACE),
-    "min-p": (SamplingParams(min_p=0.1, seed=1), 2, 4 + RACE),
-    "top-p": (SamplingParams(top_p=0.9, seed=1), 4, 4 + 2 * HISTOGRAM + RACE),
-    "top-k above 1024": (SamplingParams(top_k=5000, seed=1), 4, 4 + 2 * HISTOGRAM + RACE),
+    "greedy": ({"temperature": 0}, 1, 8),
+    "top-k": ({"top_k": 50}, 1, 8 * 50),
+    "top-k, top-p, temperature": ({"top_k": 20, "top_p": 0.9, "temperature": 0.7}, 1, 8 * 20),
+    "no filter": ({}, 1, RACE),
+    "no filter, no seed": ({"seed": None}, 1, RACE),
+    "top-k, no seed": ({"seed": None, "top_k": 50}, 1, 8 * 50),
+    "penalty": ({"presence_penalty": 1.0}, 1, RACE),
+    "min-p": ({"min_p": 0.1}, 2, 4 + RACE),
+    "top-p": ({"top_p": 0.9}, 4, 4 + 2 * HISTOGRAM + RACE),
+    "top-k above 1024": ({"top_k": 5000}, 4, 4 + 2 * HISTOGRAM + RACE),
+    "raw_logprobs": ({"top_k": 50, "logprobs": 5}, 3, 8 * 50 + LOGPROBS + OF_CHUNKS),
+    "raw_logits": ({"top_k": 50, "logprobs": 5}, 3, 8 * 50 + LOGPROBS),
+    "processed_logprobs": ({"top_k": 50, "logprobs": 5}, 1, 8 * 50),
+    "processed_logits": ({"min_p": 0.1, "logprobs": 5}, 4, 4 + RACE + LOGPROBS),
 }
 
 
@@ -45,69 +54,68 @@ def random_rows(dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 @pytest.mark.parametrize("kind", SAID)
 def test_collectives_and_bytes_of_a_step(kind: str) -> None:
     params, collectives, bytes_of_row = SAID[kind]
-    sent = said_in_a_step(random_rows(), params)
+    mode = (kind,) if "logprobs" in params else ()
+    sent = said_in_a_step(random_rows(), SamplingParams(**{"seed": 1, **params}), *mode)
     assert len(sent) <= collectives
     assert sum(sent) <= FIXED * collectives + ROWS * (bytes_of_row + 1)  # a status
-
-
-def test_float32_has_four_digits() -> None:
-    assert len(said_in_a_step(random_rows(torch.float32), SamplingParams(top_p=0.9, seed=1))) <= 6
-
-
-def test_mixed_rows_share_collectives() -> None:
-    for number in range(6):
-        first, second = split(random_case(400 + number, 2), steps=1)
-        assert len(first.sent) == len(second.sent)
-        # At first the borders, and whether the requests are the same; at last the rows whose race is too close.
-        assert len(first.sent) <= 2 + 7 + 1
 
 
 # ---- ranks that differ ----
 
 
-def step_of(
-    make: Callable[[int], SamplingBatch],
-    bitmask: Callable[[int], torch.Tensor] | None = None,
-    bitmask_rows: Callable[[int], list[int] | None] = lambda _: None,
-) -> SamplerOutput:
-    """Takes a step on two ranks, each with what is made for it."""
+def steps_of(make: Callable[[int], SamplingBatch], *masks: Callable[[int], dict[str, Any]]) -> SamplerOutput:
+    """Takes a step on two ranks for each of the masks, or one without any; each rank has what is made for it."""
 
     def run(exchange: Exchange) -> SamplerOutput:
-        shard = VocabularyShard(32 * exchange.rank, 32, 64, exchange)
-        sampler = Sampler(shard=shard)
-        mask = None if bitmask is None else bitmask(exchange.rank)
+        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange))
         batch = make(exchange.rank)
-        return sampler(torch.zeros(len(batch), 32), batch, bitmask=mask, bitmask_rows=bitmask_rows(exchange.rank))
+        logits = torch.zeros(len(batch), 32)
+        return [sampler(logits, batch, **mask(exchange.rank)) for mask in masks or [lambda _: {}]][-1]
 
     return on_threads(2, run)[0]
 
 
-def batch_of_rank(*params: SamplingParams, prompts: list[list[int]] | None = None) -> SamplingBatch:
+def batch_of(*params: dict[str, Any], prompts: list[list[int]] | None = None) -> SamplingBatch:
     batch = SamplingBatch(64)
-    batch.extend(list(params), prompts)
+    batch.extend([SamplingParams(**{"seed": 1, **each}) for each in params], prompts)
     return batch
 
 
-USUAL = SamplingParams(seed=1)
-OTHERS = {
-    "seed": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=rank)),
-    "top_k": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, top_k=5 + rank)),
-    "a request more": lambda rank: batch_of_rank(*[USUAL] * (2 + rank)),
-    "temperature": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, temperature=1 + rank)),
-    "bias": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, logit_bias={3: 1.0 + rank})),
-    "bans": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, bad_ids=[3 + rank])),
-    "prompt": lambda rank: batch_of_rank(
-        USUAL, SamplingParams(seed=1, repetition_penalty=2.0), prompts=[[1], [5 + rank]]
-    ),
-}
-NAMED = {"a request more": "seed", "bias": "request", "bans": "request", "prompt": "request"}
+@pytest.mark.parametrize(
+    ("named", "make"),
+    [
+        ("seed", lambda rank: batch_of({}, {"seed": rank})),
+        ("top_k", lambda rank: batch_of({}, {"top_k": 5 + rank})),
+        ("seed", lambda rank: batch_of(*[{}] * (2 + rank))),
+        ("temperature", lambda rank: batch_of({}, {"temperature": 1 + rank})),
+        ("request", lambda rank: batch_of({}, {"logit_bias": {3: 1.0 + rank}})),
+        ("request", lambda rank: batch_of({}, {"bad_ids": [3 + rank]})),
+        ("request", lambda rank: batch_of({}, {"repetition_penalty": 2.0}, prompts=[[1], [5 + rank]])),
+    ],
+    ids=["seed", "top_k", "one more", "temperature", "bias", "bans", "prompt"],
+)
+def test_ranks_with_other_requests_are_named(named: str, make: Callable[[int], SamplingBatch]) -> None:
+    with pytest.raises(ValueError, match=rf"must be the same on all ranks .*another .*{named}.* on rank 1 than"):
+        steps_of(make)
 
 
-@pytest.mark.parametrize("what", OTHERS)
-def test_ranks_with_other_requests_are_named(what: str) -> None:
-    name = NAMED.get(what, what)
-    with pytest.raises(ValueError, match=rf"must be the same on all ranks .*another .*{name}.* on rank 1 than"):
-        step_of(OTHERS[what])
+FORCED = torch.tensor([[1, 0], [0, 1]], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        [lambda rank: {"bitmask": torch.full((2, 2), 7 + rank, dtype=torch.int32)}],
+        [lambda rank: {"bitmask": FORCED[:, [rank, 1 - rank]]}],
+        [lambda rank: {"bitmask": FORCED[:1], "bitmask_rows": [rank]}],
+        # Also in a later step, whose messages are as long with it as without.
+        [lambda rank: {}, lambda rank: {"bitmask": FORCED} if rank else {}],
+    ],
+    ids=["words", "places of words", "rows of masks", "on one rank alone"],
+)
+def test_ranks_with_another_bitmask_are_named(masks: list[Callable[[int], dict[str, Any]]]) -> None:
+    with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
+        steps_of(lambda rank: batch_of({}, {}), *masks)
 
 
 @pytest.mark.parametrize("output_ids", [[], [9, 0, 9]])
@@ -128,35 +136,7 @@ def test_the_same_requests_may_have_other_slots(output_ids: list[int]) -> None:
             batch.append(torch.full((2,), token_id))
         return batch
 
-    step_of(make)
-
-
-FORCED = torch.tensor([[1, 0], [0, 1]], dtype=torch.int32)
-OTHER_MASKS: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[int], list[int] | None]]] = {
-    "words": (lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32), lambda _: None),
-    "places of words": (lambda rank: FORCED[:, [rank, 1 - rank]], lambda _: None),
-    "rows of masks": (lambda rank: FORCED[:1], lambda rank: [rank]),
-}
-
-
-@pytest.mark.parametrize("what", OTHER_MASKS)
-def test_ranks_with_another_bitmask_are_named(what: str) -> None:
-    with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
-        step_of(lambda rank: batch_of_rank(USUAL, USUAL), *OTHER_MASKS[what])
-
-
-def test_a_mask_on_one_rank_alone_is_named() -> None:
-    """Also in a later step, whose messages are as long with it as without."""
-
-    def run(exchange: Exchange) -> None:
-        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange))
-        batch = batch_of_rank(USUAL, USUAL)
-        sampler(torch.zeros(2, 32), batch)
-        mask = torch.full((2, 2), 7, dtype=torch.int32) if exchange.rank else None
-        sampler(torch.zeros(2, 32), batch, bitmask=mask)
-
-    with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
-        on_threads(2, run)
+    steps_of(make)
 
 
 def test_masks_of_other_rows_in_each_step_cost_no_collective() -> None:
@@ -165,7 +145,7 @@ def test_masks_of_other_rows_in_each_step_cost_no_collective() -> None:
     def run(exchange: Exchange) -> tuple[list[int], int]:
         counted = Counted(exchange)
         sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, counted))
-        batch = batch_of_rank(*[USUAL] * 8)
+        batch = batch_of(*[{}] * 8)
         sampler(torch.zeros(8, 32), batch)
         counted.sent.clear()
         for step in range(1, 2 * MOST_PLANS):
@@ -177,38 +157,6 @@ def test_masks_of_other_rows_in_each_step_cost_no_collective() -> None:
     for sent, plans in on_threads(2, run):
         assert len(sent) == 2 * MOST_PLANS - 1
         assert plans == MOST_PLANS
-
-
-def test_requests_without_a_seed_get_the_first_ranks() -> None:
-    def run(exchange: Exchange) -> list[list[int]]:
-        torch.manual_seed(exchange.rank)
-        batch, sampler = SamplingBatch(64), Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange))
-        batch.extend([SamplingParams()] * 8)
-        return [sampler(torch.zeros(8, 32), batch).token_ids.tolist() for _ in range(6)]
-
-    first, second = on_threads(2, run)
-    assert first == second
-    assert len({token for step in first for token in step}) > 8
-
-
-@pytest.mark.parametrize(
-    ("params", "plans"),
-    [(SamplingParams(), 2), (SamplingParams(top_k=5), 1), (SamplingParams(temperature=0), 1)],
-    ids=["no filter", "top-k", "greedy"],
-)
-def test_seeds_that_are_told_change_little(params: SamplingParams, plans: int) -> None:
-    """Requests are not compared again, and rows that need no seed in the first round are not planned again."""
-
-    def run(exchange: Exchange) -> tuple[int, int]:
-        counted = Counted(exchange)
-        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, counted))
-        batch = batch_of_rank(params, params)
-        sampler(torch.zeros(2, 32), batch)
-        counted.sent.clear()
-        sampler(torch.zeros(2, 32), batch)
-        return len(counted.sent), len(batch.plans)
-
-    assert on_threads(2, run) == [(1, plans)] * 2
 
 
 # ---- parts that are none ----
@@ -226,33 +174,42 @@ def test_parts_that_are_not_those_of_one_vocabulary(parts: list[tuple[int, int, 
     def run(exchange: Exchange) -> None:
         first, width, vocab_size = parts[exchange.rank]
         batch = SamplingBatch(vocab_size)
-        batch.add(USUAL)
+        batch.add(SamplingParams(seed=1))
         Sampler(shard=VocabularyShard(first, width, vocab_size, exchange))(torch.zeros(1, width), batch)
 
     with pytest.raises(ValueError, match=says):
         on_threads(2, run)
 
 
-def test_wrong_calls() -> None:
-    class Alone:
-        rank, size = 0, 1
+class Alone:
+    """A rank that has the whole vocabulary."""
 
-        def all_gather(self, message: torch.Tensor) -> torch.Tensor:
-            return message.unsqueeze(0)
+    rank, size = 0, 1
 
-    for first_id, width in ((0, 63), (1, 63), (64, 64)):  # of a rank that is alone
-        with pytest.raises(ValueError, match=r"ids must be all of the vocabulary, range\(0, 64\), .*got range"):
-            Sampler(shard=VocabularyShard(first_id, width, 64, Alone()))
-    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got str '5'"):
-        VocabularyShard(0, "5", 64, Alone())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="VocabularyShard: first_id must be in"):
-        VocabularyShard(-1, 5, 64, Alone())
-    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got bool True"):
-        VocabularyShard(0, True, 64, Alone())
+    def all_gather(self, message: torch.Tensor) -> torch.Tensor:
+        return message.unsqueeze(0)
+
+
+@pytest.mark.parametrize(
+    ("first_id", "width", "error", "says"),
+    [
+        (0, 63, ValueError, r"ids must be all of the vocabulary, range\(0, 64\), .*got range"),
+        (1, 63, ValueError, r"ids must be all of the vocabulary, range\(0, 64\), .*got range"),
+        (0, "5", TypeError, "VocabularyShard: width must be an int, got str '5'"),
+        (-1, 5, ValueError, "VocabularyShard: first_id must be in"),
+        (0, True, TypeError, "VocabularyShard: width must be an int, got bool True"),
+    ],
+)
+def test_shards_that_are_none(first_id: Any, width: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        Sampler(shard=VocabularyShard(first_id, width, 64, Alone()))
+
+
+def test_a_rank_that_is_alone() -> None:
+    """Its numbers may be numpy's, and its logits are padded."""
     shard = VocabularyShard(np.int32(0), np.uint8(70), np.int64(64), Alone())  # type: ignore[arg-type]
     assert {type(number) for number in (shard.first_id, shard.width, shard.vocab_size)} == {int}
-    sampler, batch = Sampler(shard=shard), SamplingBatch(64)
-    batch.add(USUAL)
+    sampler, batch = Sampler(shard=shard), batch_of({})
     with pytest.raises(ValueError, match=re.escape("logits must have the shape of the batch, [1, 70], got [1, 64]")):
         sampler(torch.zeros(1, 64), batch)
     with pytest.raises(ValueError, match="batch must have the vocabulary of the shard, 64, got 65"):
@@ -285,13 +242,15 @@ def test_processes_of_gloo_draw_the_same() -> None:
     assert re.search(r"\d+ rows are the same in 3 processes", on_processes("--rows", "100"))
 
 
+@pytest.mark.long
 def test_processes_of_gloo_verify_the_same() -> None:
     assert on_processes("--drafts", "6").count(": 6 passes of drafts are the same") == 3
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.long)])
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize(
+    ("lost", "kills"), [(2, 1), *(pytest.param(rank, 100, marks=pytest.mark.long) for rank in (0, 2))]
+)
 def test_when_a_rank_dies_the_others_name_it(lost: int, kills: int) -> None:
     """The first one, too, which has the store by which they found each other. Who said it may be named, too."""
     for _ in range(kills):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import pytest
 import torch
@@ -28,43 +27,29 @@ def rows_of(dtype: torch.dtype, vocab_size: int = 3500) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_of_chunks_make_the_sum_of_the_row(dtype: torch.dtype) -> None:
+def test_chunks_make_the_sum_and_the_entropy_of_the_row(dtype: torch.dtype) -> None:
     logits = rows_of(dtype)
-    maxima, sums, none = OPERATORS.chunk_sums(logits, None)
-    assert none.shape == (0, 4)
-    assert maxima.shape == sums.shape == (5, 4)
-    in_parts = [OPERATORS.chunk_sums(part, None) for part in (logits[:, :2048], logits[:, 2048:])]
-    assert torch.equal(torch.cat([part[0] for part in in_parts], 1), maxima)
-    assert torch.equal(torch.cat([part[1] for part in in_parts], 1), sums)
+    found = OPERATORS.chunk_sums(logits, None, entropy=True)
+    maxima, sums, distances = found
+    assert maxima.shape == sums.shape == distances.shape == (5, 4)
+    plain = OPERATORS.chunk_sums(logits, None)
+    assert all(map(torch.equal, plain[:2], found[:2]))
+    in_parts = [OPERATORS.chunk_sums(part, None, entropy=True) for part in (logits[:, :2048], logits[:, 2048:])]
+    assert all(torch.equal(torch.cat(parts, 1), whole) for whole, *parts in zip(found, *in_parts, strict=True))
     assert sums[2].tolist()[:2] == [1, 3]  # of +inf: how many
     assert OPERATORS.chunk_sums(torch.full((2, 1030), torch.inf, dtype=dtype), None)[1].tolist() == [[1024, 6]] * 2
-    maximum, log_sum, none = OPERATORS.log_of_sums(maxima, sums)
-    assert none.shape == (0,)
+    assert not distances[3].any()
+    maximum, log_sum, entropies = OPERATORS.log_of_sums(*found)
+    assert all(map(torch.equal, OPERATORS.log_of_sums(maxima, sums)[:2], (maximum, log_sum)))
     clean = logits.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     assert torch.equal(maximum, clean.amax(1))
     finite = torch.tensor([0, 1, 4])
     expected = (clean[finite].double() - maximum[finite, None]).logsumexp(1)
     torch.testing.assert_close(log_sum[finite], expected, rtol=0, atol=1e-6)
-    assert log_sum[2] == torch.tensor(4.0).double().log()
-    assert log_sum[3] == 0
-    best = OPERATORS.row_logprobs(logits, finite, clean[finite].argmax(1), 0, True)[0]
-    assert torch.equal(best[:, 0], (-log_sum[finite]).float())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_distances_of_chunks_make_the_entropy_of_the_row(dtype: torch.dtype) -> None:
-    logits = rows_of(dtype)
-    found = OPERATORS.chunk_sums(logits, None, entropy=True)
-    for one, other in zip(found[:2], OPERATORS.chunk_sums(logits, None), strict=False):
-        assert torch.equal(one, other)
-    in_parts = [OPERATORS.chunk_sums(part, None, entropy=True) for part in (logits[:, :2048], logits[:, 2048:])]
-    assert torch.equal(torch.cat([part[2] for part in in_parts], 1), found[2])
-    assert not found[2][3].any()
-    *whole, entropies = OPERATORS.log_of_sums(*found)
-    for one, other in zip(whole, OPERATORS.log_of_sums(*found[:2]), strict=False):
-        assert torch.equal(one, other)
-    expected = OPERATORS.row_logprobs(logits, None, torch.zeros(5, dtype=torch.int64), 0, entropy=True)[3]
-    assert torch.equal(entropies, expected)
+    assert log_sum[2:4].tolist() == [torch.tensor(4.0).double().log().item(), 0]
+    values, _, _, of_rows = OPERATORS.row_logprobs(logits, None, clean.argmax(1), 0, entropy=True)
+    assert torch.equal(values[finite, 0], (-log_sum[finite]).float())
+    assert torch.equal(entropies, of_rows)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -122,106 +107,13 @@ def test_leads_are_the_first_the_best_and_the_last_segment(segments: int, before
         values[:, 0] = logits[every, last_ids[:, 0]].maximum(values[:, 1])
 
 
-def test_strides_rows_and_nothing() -> None:
-    logits = rows_of(torch.float32)
-    wide = torch.zeros(10, 7000)
-    wide[::2, 1::2] = logits
-    rows = torch.tensor([3, 0, 0])
-    for found, expected in zip(
-        OPERATORS.chunk_sums(wide[::2, 1::2], rows, True), OPERATORS.chunk_sums(logits, None, True), strict=True
-    ):
-        assert torch.equal(found, expected[rows])
-    numbers, ones = torch.arange(5), torch.ones(5)
+def test_rows_in_another_order() -> None:
+    logits, rows, ones, numbers = rows_of(torch.float32), torch.tensor([3, 0, 0]), torch.ones(5), torch.arange(5)
+    whole = OPERATORS.chunk_sums(logits, None, True)
+    assert all(map(torch.equal, OPERATORS.chunk_sums(logits, rows, True), (each[rows] for each in whole)))
     whole = OPERATORS.shard_leads(logits, None, 300, ones, 0 * ones, numbers, numbers)
-    keyed = (300, ones[:3], 0 * ones[:3], rows, rows)
-    for view in (logits, wide[::2, 1::2]):
-        for found, expected in zip(OPERATORS.shard_leads(view, rows, *keyed), whole, strict=True):
-            assert torch.equal(found, expected[rows])
-    assert OPERATORS.chunk_sums(logits, rows[:0])[0].shape == (0, 4)
-    assert OPERATORS.count_above(logits, rows[:0], torch.empty(0)).shape == (0,)
-
-
-MAXIMA, SUMS, _ = OPERATORS.chunk_sums(torch.zeros(2, 1500), None)
-BAD = [
-    ("chunk_sums", (torch.zeros(2), None), ValueError, "chunk_sums: logits must"),
-    ("chunk_sums", (torch.zeros(2, 5), torch.tensor([2])), ValueError, "chunk_sums: rows must be between 0 and"),
-    ("log_of_sums", (MAXIMA.double(), SUMS), TypeError, "log_of_sums: maxima must be Float, got Double"),
-    ("log_of_sums", (MAXIMA, SUMS[:, :1]), ValueError, "log_of_sums: sums must have the shape [rows, chunks]"),
-    ("log_of_sums", (MAXIMA, SUMS, SUMS), TypeError, "log_of_sums: distances must be Float, got Double"),
-    (
-        "log_of_sums",
-        (MAXIMA, SUMS, MAXIMA[:1]),
-        ValueError,
-        "log_of_sums: distances must have the shape [rows, chunks]",
-    ),
-    ("log_of_sums", (MAXIMA, SUMS.to("meta")), ValueError, "log_of_sums: sums must be on the device of maxima (cpu)"),
-    ("log_of_sums", (MAXIMA[:, :0], SUMS[:, :0]), ValueError, "log_of_sums: maxima must have the shape [rows, chunks]"),
-    ("count_above", (torch.zeros(2, 5), None, torch.zeros(3)), ValueError, "count_above: bounds must"),
-]
-BAD += [
-    ("first_of_rows", (torch.zeros(2, size), None, count), ValueError, f"first_of_rows: count must be {rule}")
-    for size, count, rule in (
-        (5, 0, "between 1 and 1024, got 0"),
-        (2000, 1025, "between 1 and 1024, got 1025"),
-        (5, 6, "at most the vocabulary size of logits (5), got 6"),
-    )
-]
-ONES, IDS = torch.ones(2), torch.arange(2)
-BAD += [
-    (
-        "shard_histogram",
-        (torch.zeros(2, 5), None, ONES, ONES > 0, IDS, digit),
-        ValueError,
-        f"shard_histogram: digit must be between 0 and 3, got {digit}",
-    )
-    for digit in (-1, 4)
-]
-LEADING = (torch.zeros(2, 5), None, 0, ONES, ONES, IDS, IDS, 0, 0.0, None)
-BAD += [
-    ("shard_leads", (*LEADING[:place], bad, *LEADING[place + 1 :]), ValueError, f"shard_leads: {rule}, got ")
-    for place, rule, values in (
-        (2, "first_id must be between 0 and 1048576", (-1, 1048577)),
-        (7, "purpose must be between 0 and 2^32 - 1", (-1, 1 << 32)),
-        (8, "slack must be in [0, 1)", (-0.1, 1.0, float("nan"))),
-    )
-    for bad in values
-]
-BAD += [
-    ("shard_leads", (*LEADING, *cuts), ValueError, f"shard_leads: {name} must be given together with least_values")
-    for name, cuts in (
-        ("most_values", (ONES, IDS, None, IDS)),
-        ("least_last_ids", (ONES, None, ONES, IDS)),
-        ("most_last_ids", (None, None, None, IDS)),
-    )
-]
-
-
-@pytest.mark.parametrize(("name", "arguments", "error", "message"), BAD)
-def test_bad_arguments(name: str, arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match="^" + re.escape(message)):
-        getattr(OPERATORS, name)(*arguments)
-
-
-def test_the_dispatcher_is_content() -> None:
-    logits = rows_of(torch.bfloat16)
-    tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(OPERATORS.chunk_sums.default, (logits, None), test_utils=tests)
-    torch.library.opcheck(OPERATORS.chunk_sums.default, (logits, None, True), test_utils=tests)
-    torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS), test_utils=tests)
-    torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS, MAXIMA), test_utils=tests)
-    torch.library.opcheck(OPERATORS.count_above.default, (logits, None, torch.zeros(5)), test_utils=tests)
-    rows, ones = torch.tensor([4, 0]), torch.ones(2)
-    for arguments in ((logits, None, 3), (logits, rows, 3)):
-        torch.library.opcheck(OPERATORS.first_of_rows.default, arguments, test_utils=tests)
-    torch.library.opcheck(
-        OPERATORS.shard_histogram.default, (logits, rows, ones, ones > 0, torch.zeros_like(rows), 3), test_utils=tests
-    )
-    torch.library.opcheck(
-        OPERATORS.shard_leads.default, (logits, rows, 17, ones, ones / 9, rows, rows), test_utils=tests
-    )
-    cuts = (ones, rows, ones, rows)
-    arguments = (logits, rows, 17, ones, ones / 9, rows, rows, 0, 0.1, ones, *cuts)
-    torch.library.opcheck(OPERATORS.shard_leads.default, arguments, test_utils=tests)
+    found = OPERATORS.shard_leads(logits, rows, 300, ones[:3], 0 * ones[:3], rows, rows)
+    assert all(map(torch.equal, found, (each[rows] for each in whole)))
 
 
 @pytest.mark.parametrize("first_id", [0, 17, 256])

@@ -1,0 +1,44 @@
+"""The CPU kernel's instruction sets give the same bits: draws, edited draws, logprobs, best tokens, ranked draws."""
+
+from __future__ import annotations
+
+from tests.support.code_paths import assert_same_on_all_code_paths
+
+PROGRAM = """
+import hashlib
+import torch
+from native_rows import DTYPES, GRID, ROUTES, make_logits, sample_rows
+from row_edits import arguments_of, random_edits
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+digest = hashlib.sha256()
+
+def see(tensors):
+    for tensor in tensors:
+        digest.update(tensor.numpy().tobytes())
+
+kinds = ({"temperature": 0}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9}, {}, {"bad_ids": [3], "typical_p": 0.5})
+for dtype in DTYPES:
+    for vocab_size, requests in ((1003, GRID[::2]), (33_001, ROUTES)):
+        logits = make_logits(len(requests), vocab_size, dtype)
+        see(sample_rows(logits, requests))
+        see(sample_rows(logits, requests, edits=arguments_of(random_edits(len(requests), vocab_size), vocab_size)))
+    for vocab_size in (1, 15, 33, 1000, 5000):
+        logits = make_logits(20, vocab_size, dtype, scale=4.0)
+        for temperature in (1.0, 0.7):
+            see(torch.ops.ascend_sample.best_tokens(logits, min(40, vocab_size), temperature))
+        logits[1, 1:], logits[2, ::3], logits[3, ::4] = -torch.inf, torch.nan, -80.0
+        for count in {0, min(40, vocab_size), vocab_size}:
+            for options in ((True, True), (True, False), (False, False)):
+                see(torch.ops.ascend_sample.row_logprobs(logits, None, torch.arange(20) % vocab_size, count, *options))
+    for vocab_size in (300, 5000):
+        batch = SamplingBatch(vocab_size)
+        batch.extend([SamplingParams(seed=1, logprobs=row, **kind) for row, kind in enumerate(kinds)])
+        for mode in ("raw_logprobs", "processed_logprobs", "processed_logits"):
+            see(Sampler(mode)(make_logits(5, vocab_size, dtype, scale=4.0), batch, advance=False).logprobs[1:])
+print(digest.hexdigest())
+"""
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    assert_same_on_all_code_paths(PROGRAM)

@@ -1,0 +1,201 @@
+"""What the sampling layer's operators refuse: of any tensor its dtype, shape and device, and values that are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from native_rows import Request, keys, lists, make_logits
+from row_edits import FAMILIES, RowEdits, arguments_of
+
+ONES, IDS, LOGITS = torch.ones(4), torch.arange(4), make_logits(4, 40, torch.float32)
+FILTERS = lists([Request(1.0, 2, 0.9, 0.1)] * 4)
+EDITED = RowEdits({0: 1.0, 1: 1.0}, [5, 6], {5: 3, 6: 3}, mask=LOGITS[0] < 9, bitmask=LOGITS[0] < 9)
+EDITS = arguments_of([EDITED] * 4, 40)
+EDITS["ranges"] = torch.zeros(7, 4)
+ROWS = {"logits": LOGITS, "rows": IDS}
+REQUESTS = FILTERS | keys(4) | EDITS
+CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
+DRAFTS = {"draft_ids": IDS[:2], "ends": torch.tensor([2, 4]), "parents": torch.tensor([-1, 0, -1, 0])}
+PROPOSALS = {"rule": 1, "draft_probabilities": torch.ones(2, 3), "draft_candidates": IDS[:3].repeat(2, 1)}
+GOOD: dict[str, tuple[str, dict[str, Any]]] = {
+    "exponential_noise": ("exponential_noise", keys(4) | {"lanes": 8}),
+    "sample_rows": ("sample_rows", ROWS | REQUESTS),
+    "sample_kept_rows": ("sample_kept_rows", ROWS | {"is_wanted": ONES > 0, "near": ONES} | REQUESTS),
+    "sample_ranked_rows": (
+        "sample_ranked_rows",
+        {"logits": LOGITS, "asking": IDS, "count": 2, "is_normalised": True, "is_processed": True} | REQUESTS,
+    ),
+    "verify_drafts": ("verify_drafts", {"logits": LOGITS} | REQUESTS | DRAFTS),
+    "drawn drafts": (
+        "verify_drafts",
+        {"logits": LOGITS, "draft_ids": IDS[:2], "ends": DRAFTS["ends"]} | REQUESTS | PROPOSALS,
+    ),
+    "filter_probabilities": ("filter_probabilities", {"logits": LOGITS} | FILTERS),
+    "filter_logits": ("filter_logits", {"logits": LOGITS} | FILTERS | EDITS),
+    "value_ranges": ("value_ranges", {"logits": LOGITS, "temperature": ONES, "ranges": EDITS["ranges"]}),
+    "best_tokens": ("best_tokens", {"logits": LOGITS, "count": 1}),
+    "row_logprobs": ("row_logprobs", ROWS | {"token_ids": IDS, "count": 1, "named": IDS[:, None], "temperature": ONES}),
+    "first_of_rows": ("first_of_rows", ROWS | {"count": 1}),
+    "shard_histogram": (
+        "shard_histogram",
+        ROWS | {"maximum": ONES, "counts": ONES > 0, "prefix": IDS, "digit": 0},
+    ),
+    "chunk_sums": ("chunk_sums", ROWS),
+    "log_of_sums": ("log_of_sums", {"maxima": ONES[None], "sums": ONES[None].double(), "distances": ONES[None]}),
+    "count_above": ("count_above", ROWS | {"bounds": ONES}),
+    "shard_leads": (
+        "shard_leads",
+        ROWS | {"first_id": 0, "temperature": ONES, "min_p": ONES, "maximum": ONES} | keys(4) | CUTS,
+    ),
+}
+LEADING = (
+    *("logits", "rows", "asking", "ends", "addend_ids", "penalty_ids"),
+    *("masks", "bitmask", "draft_candidates", "named"),
+)
+"""Whose sizes decide those of others, which are refused then, or of what is returned."""
+
+
+@pytest.mark.parametrize("name", list(GOOD)[:8])
+def test_schema_and_fake_kernel_of_edited_rows(name: str) -> None:
+    operator, good = GOOD[name]
+    torch.library.opcheck(getattr(torch.ops.ascend_sample, operator).default, (), good)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_tensor_has_its_dtype_its_shape_and_its_device(name: str) -> None:
+    operator, good = GOOD[name]
+    getattr(torch.ops.ascend_sample, operator)(**good)
+    for argument, value in good.items():
+        if isinstance(value, torch.Tensor):
+            assert_checked(operator, good, argument)
+
+
+def assert_checked(operator: str, good: dict[str, Any], name: str) -> None:
+    def says(error: type[Exception], rule: str, bad: torch.Tensor) -> None:
+        with pytest.raises(error, match=f"^{operator}: {name} must {rule}"):
+            getattr(torch.ops.ascend_sample, operator)(**good | {name: bad})
+
+    value = good[name]
+    says(TypeError, "be .*, got ComplexFloat", value.to(torch.complex64))
+    says(TypeError, "be .*, got ", value.double() if value.dtype != torch.double else value.float())
+    for other in (value[None], value[0]):
+        says(ValueError, r"have (the )?shape \[", other)
+    if (operator, name) in (("exponential_noise", "seed"), ("log_of_sums", "maxima")) or name == "logits":
+        return
+    says(ValueError, "be on the device of ", value.to("meta"))
+    if name not in LEADING:
+        for dimension in range(value.dim()):
+            for size in (value.shape[dimension] - 1, value.shape[dimension] + 1):
+                positions = torch.arange(size).clamp(max=value.shape[dimension] - 1)
+                says(ValueError, "have ", value.index_select(dimension, positions))
+
+
+def at(name: str, value: int) -> dict[str, torch.Tensor]:
+    """The argument with a value at its first place, or at that of a row's slot in a table."""
+    changed = EDITS[name].clone()
+    slot = int(EDITS[f"{name.split('_')[0]}_slot"][0]) if name.endswith(("_ids", "_lengths")) else 0
+    changed.view(len(changed), -1)[slot, 0] = value
+    return {name: changed}
+
+
+SLOTS = r"must be between -1 and the number of"
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("sample_rows", {"logits": torch.zeros(4, 0)}, "logits must have at least one column"),
+    ("sample_rows", {"rows": IDS + 1}, r"rows must be between 0 and .* \(4\) - 1, got 4"),
+    ("sample_rows", {"rows": IDS - 1}, "rows must be between 0 and .* got -1"),
+    ("sample_rows", {"rows": IDS[:3]}, r"temperature must have one value for each row \(3\), got 4"),
+    ("sample_rows", {"purpose": -1}, r"purpose must be between 0 and 2\^32 - 1, got -1"),
+    ("sample_rows", {"purpose": 1 << 32}, r"purpose must be between 0 and 2\^32 - 1, got 4294967296"),
+    ("sample_rows", at("addend_slot", 6), rf"addend_slot {SLOTS} slots \(6\) - 1, got 6"),
+    ("sample_rows", at("penalty_slot", -2), rf"penalty_slot {SLOTS} slots \(6\) - 1, got -2"),
+    ("sample_rows", at("mask_slot", 2**62), rf"mask_slot {SLOTS} masks \(6\) - 1, got 4611686018"),
+    ("sample_rows", at("bitmask_rows", 6), rf"bitmask_rows {SLOTS} bitmasks \(6\) - 1, got 6"),
+    ("sample_rows", at("addend_lengths", 5), r"addend_lengths must be between 0 and the columns of addend_ids \(4\)"),
+    ("sample_rows", at("penalty_lengths", -1), r"penalty_lengths must be between 0 and .* \(4\), got -1"),
+    ("sample_rows", at("addend_ids", 40), r"addend_ids must be between 0 and the vocabulary size of logits \(40\) - 1"),
+    ("sample_rows", at("penalty_ids", -1), r"penalty_ids must be between 0 and .* \(40\) - 1, got -1. Give ids of"),
+    ("sample_ranked_rows", {"asking": IDS + 1}, r"asking must be between 0 and the batch size of logits \(4\) - 1"),
+    ("sample_ranked_rows", {"asking": 0 * IDS}, "asking must have each row once, got 0 twice. Leave out what is"),
+    ("sample_ranked_rows", {"count": -1}, "count must be >= 0, got -1"),
+    ("sample_ranked_rows", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\), got 41"),
+    ("row_logprobs", {"count": -1}, "count must be >= 0, got -1. 0 reports the given tokens"),
+    ("row_logprobs", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\)"),
+    ("row_logprobs", {"is_normalised": False, "entropy": True}, "is_normalised must be True where entropies are"),
+    ("row_logprobs", {"named": IDS[:1, None]}, r"named must have one row for each of token_ids \(4\), got 1. Repeat"),
+    ("row_logprobs", {"named": IDS[:, None] - 1}, "named must be between 0 and the vocabulary size"),
+    ("row_logprobs", {"token_ids": IDS + 40}, r"token_ids must be between 0 and .*\(40\) - 1, got 40. Give ids"),
+    ("row_logprobs", {"rows": IDS - 1}, r"rows must be between 0 and .*\(4\) - 1, got -1. Pass None for all rows"),
+    ("verify_drafts", {"ends": torch.tensor([0, 4])}, "ends must grow from 0 by at least 1 for each request, got 0"),
+    ("verify_drafts", {"ends": torch.tensor([2, 5])}, r"ends must end with the number of rows of logits \(4\), got 5"),
+    ("verify_drafts", {"parents": None, "rule": 3}, "rule must be 0, 1 or 2, got 3"),
+    ("verify_drafts", {"acceptance_purpose": -1}, r"acceptance_purpose must be between 0 and 2\^32 - 1"),
+    ("verify_drafts", {"draft_candidates": IDS[:2, None]}, "draft_candidates must come with"),
+    ("verify_drafts", {"rule": 1}, "parents must be None for the rule 1, got a tensor"),
+    (
+        "verify_drafts",
+        {"parents": torch.tensor([1, 0, -1, 0])},
+        "parents must be -1 .*, got 1 for place 0 of request 0",
+    ),
+    ("verify_drafts", {"parents": torch.tensor([-1, 1, -1, 0])}, "parents must be .*, got 1 for place 1 of request 0"),
+    (
+        "verify_drafts",
+        {"parents": torch.tensor([-1, 0, -1, -1])},
+        "parents must be .*, got -1 for place 1 of request 1",
+    ),
+    ("first_of_rows", {"count": 0}, "count must be between 1 and 1024, got 0"),
+    ("first_of_rows", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\), got 41"),
+    ("first_of_rows", {"logits": torch.zeros(4, 2000), "count": 1025}, "count must be between 1 and 1024, got 1025"),
+    ("shard_histogram", {"digit": -1}, "digit must be between 0 and 3, got -1"),
+    ("shard_histogram", {"digit": 4}, "digit must be between 0 and 3, got 4"),
+    (
+        "log_of_sums",
+        {name: torch.empty(1, 0) for name in ("maxima", "distances")},
+        r"maxima must have the shape \[rows",
+    ),
+    ("shard_leads", {"most_values": None}, "most_values must be given together with least_values"),
+    ("shard_leads", {"least_last_ids": None}, "least_last_ids must be given together with least_values"),
+    ("shard_leads", dict.fromkeys(list(CUTS)[:3]), "most_last_ids must be given together with least_values"),
+]
+BAD += [("best_tokens", {"count": count}, "count must be between 1 and 1024, got ") for count in (0, 1025)]
+BAD += [
+    ("best_tokens", {"temperature": number}, "temperature must be a finite float32 above 0, got ")
+    for number in (0.0, 1e-60, math.nan)
+]
+BAD += [
+    ("shard_leads", {name: bad}, f"{name} must be {rule}, got ")
+    for name, rule, values in (
+        ("first_id", "between 0 and 1048576", (-1, 1048577)),
+        ("purpose", r"between 0 and 2\^32 - 1", (-1, 1 << 32)),
+        ("slack", r"in \[0, 1\)", (-0.1, 1.0, math.nan)),
+    )
+    for bad in values
+]
+
+
+@pytest.mark.parametrize(("operator", "changes", "message"), BAD)
+def test_bad_values(operator: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{operator}: {message}"):
+        getattr(torch.ops.ascend_sample, operator)(**GOOD[operator][1] | changes)
+
+
+def test_a_family_of_edits_is_given_as_a_whole_or_not_at_all() -> None:
+    for name in (name for names in FAMILIES.values() for name in names):
+        with pytest.raises(ValueError, match=f"must be given together with {name}, got None. Give both"):
+            torch.ops.ascend_sample.sample_rows(LOGITS, None, **FILTERS, **keys(4), **{name: EDITS[name]})
+
+
+@pytest.mark.parametrize("typical_p", [0.0, -1.0, -torch.inf])
+@pytest.mark.parametrize("vocab_size", [7, 100, 5000])
+def test_typical_sampling_keeps_a_value(vocab_size: int, typical_p: float) -> None:
+    """That which is nearest, whatever the number is."""
+    ranges = torch.zeros(7, 4)
+    ranges[0] = torch.tensor([2.0**-126, typical_p, 2.0**-126, typical_p])
+    logits = make_logits(2, vocab_size, torch.float32).repeat_interleave(2, 0)
+    for request in (Request(), Request(1.0, 3), Request(1.0, 0, 0.9), Request(1.0, 0, 1.0, 0.1)):
+        numbers = {name: value.repeat_interleave(2) for name, value in keys(2).items()}
+        found = torch.ops.ascend_sample.sample_rows(logits, None, **lists([request] * 4), **numbers, ranges=ranges)[0]
+        assert torch.equal(found[::2], found[1::2])
+        assert ((found >= 0) & (found < vocab_size)).all()
