@@ -397,7 +397,7 @@ def matrix(session: nox.Session, version: str) -> None:
             session.install("--no-build-isolation", "--no-deps", "--editable", str(tree))
             session.chdir(tree)
             settings = alone(session, tree)
-            emulated = ("python", "-m", "ascend_sample.hostcann", "run", "--strict", "python")
+            emulated = ("python", "-m", "hostcann", "run", "--strict", "python")
             outcome = "fails: symbols"
             session.run("python", "tests/matrix/symbols.py", **settings)
             outcome = "fails: import"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 
 import torch  # isort: skip  ascend_sample imports it first, in a way that needs no CANN
 from tqdm import tqdm
@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--json", type=file_to_write, help="write the figures to this file")
     options = parser.parse_args()
     if not hostcann.is_active():
-        raise SystemExit("Run `make bench-npu`, or this file through `python -m ascend_sample.hostcann run python`.")
+        raise SystemExit("Run `make bench-npu`, or this file through `python -m hostcann run python`.")
     batch = inputs(options.batch_size, options.vocab_size)
     compared = callers(batch)
     calls = {name: caller.call for name, caller in compared.items()}

@@ -23,7 +23,7 @@ def run() -> dict[str, dict[str, Any]]:
     """Counts steps of every budget, batch size, vocabulary and dtype; by CANN, then by these."""
     found = {}
     for name, (_, options) in CANNS.items():
-        emulated = [sys.executable, "-m", "ascend_sample.hostcann", "run", *options]
+        emulated = [sys.executable, "-m", "hostcann", "run", *options]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [*emulated, sys.executable, str(PROGRAM)],

@@ -10,7 +10,7 @@ import os
 import sys
 from pydoc_data.topics import topics
 
-from ascend_sample import hostcann  # isort: skip  the first to import torch, safely
+import hostcann  # isort: skip  the first to import torch, safely
 
 import torch
 import torch.distributed as dist

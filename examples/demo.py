@@ -28,12 +28,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from ascend_sample import hostcann, top_k_top_p_sample, which_backend  # isort: skip  the first to import torch, safely
+from ascend_sample import top_k_top_p_sample, which_backend  # isort: skip  the first to import torch, safely
 
 import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from torch import Tensor
 
+import hostcann
 from ascend_sample._options import whole_number
 from ascend_sample.parity.environment import obstacle_of
 

@@ -7,7 +7,7 @@ computes on this machine's CPU: results mean something, times do not.
 """
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 
 hostcann.activate()  # before torch_npu is imported; refuses on a machine that has a real CANN
 

@@ -39,7 +39,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams, StaticStep
 
 FEW_ROWS = 4

@@ -32,7 +32,7 @@ from language_model import LanguageModel, decode_texts, encode_prompt, load_or_t
 from torch import Tensor
 from torch.nn import functional
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.decoding import Drafter, ModelDrafter, ModuleModel, NGramDrafter, sample, speculative_sample
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.drafters import Round

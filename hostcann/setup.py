@@ -43,7 +43,9 @@ except ImportError as error:
 if not sys.platform.startswith("linux"):
     raise SystemExit(f"hostcann is for Linux, as torch_npu is; this is {sys.platform}.")
 SANITIZE = os.environ.get("HOSTCANN_SANITIZE", "")
-SANITIZERS = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"] if SANITIZE else []
+SANITIZERS = (
+    [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"] if SANITIZE else []
+)
 COMPILE_ARGS = ["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 COMPILE_ARGS += ["-pthread", *SANITIZERS]
 HEADERS = "src/hostcann/include/hostcann/*.h"
@@ -65,7 +67,9 @@ def library(name: str, folder: str, needed: list[str], *, has_torch: bool = Fals
     return Extension(
         f"hostcann.home.lib64.lib{name}",
         [f"csrc/stubs/{name}.cpp" if folder == "stubs" else unit(folder)],
-        depends=[str(path) for pattern in (f"csrc/{folder}/*.cpp", "csrc/*/*.h", HEADERS) for path in ROOT.glob(pattern)],
+        depends=[
+            str(path) for pattern in (f"csrc/{folder}/*.cpp", "csrc/*/*.h", HEADERS) for path in ROOT.glob(pattern)
+        ],
         include_dirs=INCLUDE + (cpp_extension.include_paths() if has_torch else []),
         library_dirs=cpp_extension.library_paths() if has_torch else [],
         libraries=["c10", "torch_cpu", "torch"] if has_torch else [],

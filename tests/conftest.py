@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import ascend_sample  # noqa: F401  imports torch, with torch_npu only if a CANN is there for it
-from ascend_sample import _environment, hostcann
+import hostcann
+from ascend_sample import _environment
 
 os.environ.setdefault("LANGUAGE_MODEL_STEPS", "40")  # nobody reads the texts that the examples' model writes
 NO_NPU: str | None = None

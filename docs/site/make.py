@@ -34,7 +34,7 @@ OTHER_TEXTS = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "csrc/cpu/README.md": "internals/cpu_kernel.md",
-    "csrc/hostcann/README.md": "internals/hostcann.md",
+    "hostcann/csrc/README.md": "internals/hostcann.md",
 }
 """Texts outside docs/, and the page that each becomes."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """The programs of examples/, and the arguments with which they run."""
 LAUNCHERS = {
     "tensor_parallel": "python -m tensor_parallel",
-    "data_parallel": "python -m ascend_sample.hostcann run \\\n"
+    "data_parallel": "hostcann run \\\n"
     "  python -m torch.distributed.run --standalone --nproc_per_node=2 -m data_parallel",
 }
 """The commands of those that start processes, which a notebook's own functions cannot be sent to."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ascend_sample import cli, hostcann, use_backend
+import hostcann
+from ascend_sample import cli, use_backend
 from ascend_sample.bench import run as user_bench
 from ascend_sample.bench.timing import Budget, Statistics, measure
 

@@ -8,7 +8,7 @@ import torch
 import torch_npu  # noqa: F401  registers the device
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu import scratch
 from tests.npu.batches import SAMPLE, VARIANTS, aclnn_name, check_equal, make_batch, use_variant
 from tests.npu.conftest import ROUTES

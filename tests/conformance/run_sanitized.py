@@ -22,7 +22,7 @@ BUILD = ROOT / "build" / "sanitize"
 PACKAGE = BUILD / "lib"
 REPORTS = BUILD / "reports"
 SANITIZERS = "address,undefined"
-HOSTCANN = "ascend_sample.hostcann.home.lib64."
+HOSTCANN = "hostcann.home.lib64."
 NEEDS_TORCH = (f"{HOSTCANN}libopapi_math",)
 
 # A frame names its source file where it has line numbers, else its library.
@@ -102,7 +102,7 @@ def main() -> int:
     if options.binding:
         script = Path(__file__).parent / "binding_smoke.py"
         # From the instrumented package's folder: -m looks into the current one first.
-        commands.append((PACKAGE, [sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(script)]))
+        commands.append((PACKAGE, [sys.executable, "-m", "hostcann", "run", sys.executable, str(script)]))
     failed = False
     for folder, command in commands:
         variables = {

@@ -86,7 +86,7 @@ def check_symbol_is_missing(library: str, symbol: str) -> None:
 
 @pytest.mark.parametrize("symbol", [name + phase for name in OPERATORS for phase in ("", "GetWorkspaceSize")])
 def test_older_cann_without_the_operator(tmp_path: Path, symbol: str) -> None:
-    elf = cann.load_module("conformance_elf", "ascend_sample/hostcann/_elf.py")
+    elf = cann.load_module("conformance_elf", "hostcann/src/hostcann/_elf.py")
     older = tmp_path / "libopapi.so"
     elf.hide_symbols(Path(cann.library_path("opapi")), [symbol], older)
     must_succeed(run_in_process(check_symbol_is_missing, [str(older), symbol]))

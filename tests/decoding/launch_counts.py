@@ -2,7 +2,7 @@
 
 As a program it prints the table of docs/decoding.md, and by line what a strategy launches:
 
-    python -m ascend_sample.hostcann run python -m tests.decoding.launch_counts [--lines STRATEGY]
+    python -m hostcann run python -m tests.decoding.launch_counts [--lines STRATEGY]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.decoding import StepOutput
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.every_strategy import GREEDY, STRATEGIES

@@ -66,7 +66,7 @@ def test_data_parallel(npu: str) -> None:
     """The gradients' means are those of two summands in either order: the bits are the same."""
     skip_beside_a_real_cann()
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(EXAMPLES / "data_parallel.py"))
-    printed = run_as_user("-m", "ascend_sample.hostcann", "run", sys.executable, *torchrun)
+    printed = run_as_user("-m", "hostcann", "run", sys.executable, *torchrun)
     on_npu, on_cpu = re.findall(r"loss (\S+) -> (\S+)", printed)
     assert on_npu == on_cpu
     assert float(on_npu[1]) < float(on_npu[0]) - 1

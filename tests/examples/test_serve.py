@@ -101,7 +101,7 @@ def test_launches_are_those_of_sampling_alone(model: LanguageModel, npu: str) ->
     assert serve.serve(model.cpu(), schedule, tqdm(disable=True)).launches == []
 
 
-V1_ALONE = ("-m", "ascend_sample.hostcann", "run", "--without", "aclnnTopKTopPSampleV2", sys.executable)
+V1_ALONE = ("-m", "hostcann", "run", "--without", "aclnnTopKTopPSampleV2", sys.executable)
 
 
 @pytest.mark.long

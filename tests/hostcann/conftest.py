@@ -2,7 +2,7 @@
 
 import pytest
 
-from ascend_sample.hostcann._home import PACKAGE_HOME
+from hostcann._home import PACKAGE_HOME
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
+from hostcann._home import PACKAGE_HOME, prepare_home
 from tests.support.user_process import run_python_warm
 
 LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
@@ -27,12 +27,12 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`python -m ascend_sample.hostcann`."""
-    return run_python_warm("-m", "ascend_sample.hostcann", *arguments, **variables)
+    """`python -m hostcann`."""
+    return run_python_warm("-m", "hostcann", *arguments, **variables)
 
 
 def run(program: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program under `python -m ascend_sample.hostcann run`."""
+    """The program under `python -m hostcann run`."""
     return command("run", *options, sys.executable, "-c", textwrap.dedent(program), **variables)
 
 

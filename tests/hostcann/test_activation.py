@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ascend_sample.hostcann._elf import exported_symbols
-from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
+from hostcann._elf import exported_symbols
+from hostcann._home import PACKAGE_HOME, prepare_home
 from tests.hostcann.programs import (
     LAST_MESSAGES,
     LIBRARY,
@@ -29,7 +29,7 @@ from tests.support.user_process import run_command
 @needs_torch_npu
 def test_activate_then_import_torch_npu() -> None:
     program = """
-        from ascend_sample import hostcann
+        import hostcann
         assert not hostcann.is_active()
         hostcann.activate(soc="Ascend910_9391", memory=1 << 30)
         assert hostcann.is_active()
@@ -71,7 +71,7 @@ def test_a_real_cann_in_reach_is_refused(tmp_path: Path) -> None:
     library.write_bytes(b"\x7fELF some other libascendcl")
     program = f"""
         import os
-        from ascend_sample import hostcann
+        import hostcann
         values = dict.fromkeys(("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"), {str(tmp_path)!r})
         for variable, value in (values | {{"LD_LIBRARY_PATH": {str(library.parent)!r}}}).items():
             os.environ[variable] = value
@@ -125,7 +125,7 @@ def test_what_is_refused_before_and_after_activation() -> None:
     """By name; a refused activation leaves the environment as it was."""
     program = f"""
         import os, sys, types
-        from ascend_sample import hostcann
+        import hostcann
         def error(call):
             try:
                 eval(f"hostcann.{{call}}")
@@ -168,7 +168,7 @@ def test_settings_that_hostcann_would_refuse_are_refused_first(tmp_path: Path) -
         assert (finished.returncode, finished.stdout) == (2, "")
         assert finished.stderr.startswith("hostcann: HOSTCANN_MEMORY must be a number of bytes")
         assert not report.exists()
-    program = "from ascend_sample import hostcann; hostcann.activate()"
+    program = "import hostcann; hostcann.activate()"
     finished = python(program, HOSTCANN_DEVICES="none", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert finished.stderr.endswith("HOSTCANN_DEVICES must be a number of devices, 1 to 64, got 'none'\n")
 
@@ -193,7 +193,7 @@ def test_strict_turns_a_violation_into_status_97_and_reports_it_where_the_comman
 def test_activating_brings_no_hidden_symbol_back() -> None:
     program = """
         import ctypes
-        from ascend_sample import hostcann
+        import hostcann
         hostcann.activate()
         acl = ctypes.CDLL("libascendcl.so")
         print([hasattr(acl, name) for name in ("aclrtStreamQuery", "aclrtMemset")])
@@ -231,14 +231,14 @@ def test_a_package_that_cannot_be_written_gets_a_temporary_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "package"
-    monkeypatch.setattr("ascend_sample.hostcann._home.PACKAGE_HOME", package)
+    monkeypatch.setattr("hostcann._home.PACKAGE_HOME", package)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"was not built\. The wheel has none .*build_ext --inplace"):
         prepare_home()
     (package / "lib64").mkdir(parents=True)
     shutil.copy(LIBRARY, package / "lib64")
     with monkeypatch.context() as context:
-        context.setattr("ascend_sample.hostcann._home._make_folders", lambda home: False)
+        context.setattr("hostcann._home._make_folders", lambda home: False)
         home = prepare_home()
     assert home.parent.name.startswith("hostcann-")
     assert (home / "runtime").is_dir()

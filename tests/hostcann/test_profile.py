@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample import hostcann
-from ascend_sample.hostcann._lines import is_of_a_library
-from ascend_sample.hostcann._profile import NO_LINE, Activity, Profile, Totals
+import hostcann
+from hostcann._lines import is_of_a_library
+from hostcann._profile import NO_LINE, Activity, Profile, Totals
 from tests.support.isolation import run_isolated
 
 HERE = f"{__file__}:"

@@ -1,4 +1,4 @@
-"""`python -m ascend_sample.hostcann profile`: its table and its JSON, and how it ends."""
+"""`python -m hostcann profile`: its table and its JSON, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ascend_sample.hostcann import __main__ as hostcann_cli
-from ascend_sample.hostcann._profile import show_bytes
+from hostcann import __main__ as hostcann_cli
+from hostcann._profile import show_bytes
 from tests.hostcann.programs import command, needs_torch_npu
 from tests.support.user_process import clean_environment
 
@@ -204,7 +204,7 @@ def test_a_process_that_was_killed_while_it_wrote_is_left_out_by_name(tmp_path: 
 def test_the_name_of_a_file_need_not_be_text_of_the_locale(tmp_path: Path) -> None:
     program = tmp_path / "gr\u00f6\u00dfe.py"
     program.write_text(f"{START}use()\n")
-    arguments = [sys.executable, "-m", "ascend_sample.hostcann", "profile", sys.executable, program]
+    arguments = [sys.executable, "-m", "hostcann", "profile", sys.executable, program]
     ascii_alone = clean_environment(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     done = subprocess.run(arguments, env=ascii_alone, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
@@ -217,7 +217,7 @@ def test_a_program_may_remove_the_working_folder(tmp_path: Path) -> None:
     arguments = [
         sys.executable,
         "-m",
-        "ascend_sample.hostcann",
+        "hostcann",
         "profile",
         "--json",
         "profile.json",
@@ -233,7 +233,7 @@ def test_a_program_may_remove_the_working_folder(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_ends_the_command_ends_the_program() -> None:
     code = "import signal, sys, time; signal.signal(15, lambda n, _: sys.exit(n)); print(); time.sleep(60)"
-    arguments = [sys.executable, "-m", "ascend_sample.hostcann", "profile", sys.executable, "-uc", code]
+    arguments = [sys.executable, "-m", "hostcann", "profile", sys.executable, "-uc", code]
     with subprocess.Popen(arguments, env=clean_environment(), stdout=subprocess.PIPE) as started:
         assert started.stdout is not None
         started.stdout.readline()

@@ -5,7 +5,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from ascend_sample.hostcann._home import PACKAGE_HOME
+from hostcann._home import PACKAGE_HOME
 from tests.support.isolation import ROOT
 from tests.support.user_process import run_command
 

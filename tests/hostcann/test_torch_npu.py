@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascend_sample import hostcann
+import hostcann
 from tests.support.isolation import run_isolated
 
 pytestmark = pytest.mark.usefixtures("npu")

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 
 pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN", exc_type=ImportError)
 

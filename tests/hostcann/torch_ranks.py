@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch_npu  # noqa: F401
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 
 DTYPES = (
     *(torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from unittest.mock import MagicMock
 
-from ascend_sample import hostcann
+import hostcann
 
 PATCH = "torchair.ge_concrete_graph.ge_converter.experimental.patch_for_hcom_allreduce"
 KERNELS = ("norm.gemma_rmsnorm", "norm.add_rmsnorm_bias", "kvcacheio", "sample")

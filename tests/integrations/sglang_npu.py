@@ -21,7 +21,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.utils import is_npu
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from tests.integrations import drafting_trees, sglang_backend
 from tests.integrations.sglang_backend import *  # noqa: F403  the tests, and their fixture
 from tests.integrations.sglang_drafts_parity import *  # noqa: F403  as well

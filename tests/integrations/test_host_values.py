@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.integrations import _host_values
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations.vllm import TopKTopPSampler

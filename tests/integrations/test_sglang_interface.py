@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.integrations import sglang as adapter
 from ascend_sample.integrations import sglang_masks, sglang_positions
 from ascend_sample.sampling import sample_rows

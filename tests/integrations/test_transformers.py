@@ -23,7 +23,7 @@ from transformers.generation import (
 )
 from transformers.generation.streamers import BaseStreamer
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.integrations import _rows
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor, fused_sampling, split_warpers
 from ascend_sample.sampling.requests import seeds

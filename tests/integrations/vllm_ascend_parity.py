@@ -37,7 +37,7 @@ from vllm_ascend.sample import rejection_sampler, sampler
 from vllm_ascend.worker import block_table
 from vllm_ascend.worker.npu_input_batch import NPUInputBatch
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.integrations import vllm_shards
 from ascend_sample.integrations.vllm_served import draws_here, served
 from tests.integrations.drafting_checks import DraftChecks

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ascend_sample.hostcann._elf import exported_symbols
-from ascend_sample.hostcann._home import PACKAGE_HOME, library_paths
+from hostcann._elf import exported_symbols
+from hostcann._home import PACKAGE_HOME, library_paths
 
 CANN_NAMES = ("acl", "Hccl", "Msprof", "_ZN2ge")
 """How the names of CANN's functions begin."""

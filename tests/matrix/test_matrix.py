@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import noxfile
-from ascend_sample.hostcann._elf import hide_symbols
-from ascend_sample.hostcann._home import PACKAGE_HOME
+from hostcann._elf import hide_symbols
+from hostcann._home import PACKAGE_HOME
 from tests.matrix.symbols import missing
 
 

@@ -38,7 +38,7 @@ def setup_one(**arguments: Any) -> object:
         parser.error(f"name must be one of {', '.join(every)}, got {options.name!r}")
     extension = every[options.name]
     # What it needs of the others is linked as it lies in the package: they may never have been built here.
-    extension.library_dirs.append("ascend_sample/hostcann/home/lib64")
+    extension.library_dirs.append("hostcann/src/hostcann/home/lib64")
     if options.quick:
         for flags in getattr(extension, "kernel_args", {}).values():
             flags.append("-O1")  # the last one counts

@@ -24,10 +24,10 @@ LIBRARIES = {
     "csrc/shard_checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
-    "csrc/hostcann/runtime/": "libascendcl",
-    "csrc/hostcann/hccl/": "libhccl",
-    "csrc/hostcann/opapi/": "libopapi",
-    "csrc/hostcann/aten/": "libopapi_math",
+    "hostcann/csrc/runtime/": "libascendcl",
+    "hostcann/csrc/hccl/": "libhccl",
+    "hostcann/csrc/opapi/": "libopapi",
+    "hostcann/csrc/aten/": "libopapi_math",
 }
 """Which extension of setup.py must be built again, by the beginning of a file's path."""
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.isolation import run_isolated
 

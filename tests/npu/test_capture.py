@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu import scratch
 from tests.support.isolation import OWN_HANDLES, run_isolated
 

@@ -30,7 +30,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu import aclnn_call, scratch
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.isolation import OWN_HANDLES, run_isolated

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu import scratch
 
 from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, every_other, make_batch, operator_name, sample

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from tests.support.isolation import run_isolated
 
 from .batches import VARIANTS, Batch, check_equal, make_batch, sample, use_variant

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.npu.operators import OPERATORS
 from tests.operators.bad_inputs import bad_inputs, good_arguments
 

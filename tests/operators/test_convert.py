@@ -88,7 +88,7 @@ def test_good_dtypes_are_passed_through() -> None:
 
 
 def test_conversions_do_not_synchronise(npu: str) -> None:
-    from ascend_sample import hostcann
+    import hostcann
 
     x = logits().to(npu)
     k = torch.tensor([1, 2, 3]).to(npu)

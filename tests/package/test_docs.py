@@ -17,8 +17,8 @@ from documents import DOCUMENTS, FENCE, ROOT, TRANSLATED, code_blocks
 
 import ascend_sample
 from ascend_sample import cli, sampling
-from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.sampling.step.routes import RULES
+from hostcann import __main__ as hostcann_cli
 from tests.support.user_process import run_as_user, run_python_warm, skip_beside_a_real_cann
 
 PACKAGE = Path(ascend_sample.__file__).parent

@@ -79,7 +79,7 @@ else:
 assert importlib.util.find_spec("torch_npu") is None and "torch_npu" not in sys.modules
 assert importlib.util.find_spec("torch") is not None
 assert ascend_sample._environment.torch_npu_is_installed()
-from ascend_sample import hostcann
+import hostcann
 hostcann.activate()
 assert importlib.util.find_spec("torch_npu").name == "torch_npu"
 import torch, torch_npu

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample import hostcann, report
+import hostcann
+from ascend_sample import report
 from ascend_sample.bench.timing import Budget
 from ascend_sample.parity.environment import EMULATED
 from ascend_sample.sampling import SamplingBatch

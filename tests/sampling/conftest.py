@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ascend_sample import hostcann
+import hostcann
 from tests.support.emulation import keep_busy
 
 

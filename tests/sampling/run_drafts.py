@@ -1,7 +1,7 @@
 """Random texts with drafts beside the same texts without: `verify_drafts` under the rule match changes no token.
 
     python tests/sampling/run_drafts.py --texts 100000
-    python -m ascend_sample.hostcann run python tests/sampling/run_drafts.py --device npu --texts 2000
+    python -m hostcann run python tests/sampling/run_drafts.py --device npu --texts 2000
 
 Each batch has 1 to 64 requests of all kinds of parameters, with a grammar or without, one drafter (what would be right,
 mostly right, n-grams, a model, nonsense, ids that are none) and 0 to 8 drafts that follow one another, in chains or in

@@ -1,7 +1,7 @@
 """Random rows of `Sampler` beside the float64 reference: the token is the one that wins the reference's races.
 
     python tests/sampling/run_rows.py --rows 1000000
-    python -m ascend_sample.hostcann run python tests/sampling/run_rows.py --device npu --rows 20000
+    python -m hostcann run python tests/sampling/run_rows.py --device npu --rows 20000
 
 Each batch has a vocabulary, a dtype and requests of every kind, with edits and a bitmask. Another token counts as wrong
 unless its race ends within 2e-6 of the winner's, or the end of a nucleus is that near to what rounding chooses: those

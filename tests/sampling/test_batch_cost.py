@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from test_batch import ids, zeros
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.requests.params import SamplingParams
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import (
     LogprobsMode,
     RowStatus,

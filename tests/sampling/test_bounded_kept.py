@@ -11,7 +11,7 @@ from kept_rows import BY_HAND, INF, KINDS, drawn_sets, new_batch, params_of, row
 from one_of_two import OneOfTwo
 from test_static_step import captured
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.decoding import sample
 from ascend_sample.sampling import KeptSets, Sampler, SamplingParams, StaticStep, verify_drafts
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.rows import host_copy
 

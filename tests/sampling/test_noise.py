@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling.draws.noise import (
     Purpose,
     _exponential,

@@ -8,7 +8,7 @@ import torch
 from oracle import expected
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from tests.support.emulation import keep_busy

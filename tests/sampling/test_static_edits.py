@@ -10,7 +10,7 @@ import torch
 from test_static_step import KINDS, ROWS, VOCAB_SIZE, captured, rows_of
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.static.step import StaticStep

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.report import GRAPHS
 from ascend_sample.sampling import (
     Purpose,

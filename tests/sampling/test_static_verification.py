@@ -12,7 +12,7 @@ from test_static_edits import EDITS
 from test_static_step import KINDS, RANKED, captured
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import SamplingBatch, SamplingParams, StaticVerification, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.sampler import Sampler

@@ -15,7 +15,7 @@ import pytest
 import step_costs
 from step_costs import BUDGETS, DTYPES, MOST_COPIES, ROUNDING, SIZES
 
-from ascend_sample import hostcann
+import hostcann
 from tests.support.warm_python import run_warm
 
 

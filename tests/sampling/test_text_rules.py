@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.generation.logits_process import NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.edits import text_rules
 from ascend_sample.sampling.edits.text_rules import TextRules, longest_match, penalty_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling.draws import placed_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.functional import sample_rows, tokens_with

@@ -15,7 +15,7 @@ from drafting import new_batch, random_params
 from native_rows import Request, keys, lists, make_logits
 from step_costs import BUDGETS, MOST_COPIES, PENALTIES
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.requests.params import DEFAULTS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
+import hostcann
 
 
 def assert_same_numbers(found: Tensor, expected: Tensor, device: str) -> None:

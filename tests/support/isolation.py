@@ -102,7 +102,7 @@ class Finished:
     @property
     def launches(self) -> dict[str, int]:
         """How often each operator was launched."""
-        from ascend_sample import hostcann
+        import hostcann
 
         return hostcann.Profile.of_reports(self.report).launches
 
@@ -127,14 +127,14 @@ def run_isolated(
         AssertionError: the process did not end with status 0.
     """
     import ascend_sample
-    from ascend_sample import hostcann
+    import hostcann
 
     hidden = ("HOSTCANN_", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_", "TORCH_DEVICE_BACKEND")
     base = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     base["PYTHONPATH"] = os.pathsep.join([str(Path(ascend_sample.__file__).parents[1]), *sys.path])
     with tempfile.TemporaryDirectory() as folder:
         report, result = Path(folder) / "report.json", Path(folder) / "result.json"
-        # What `python -m ascend_sample.hostcann run` sets, without a process that imports torch only to set it.
+        # What `python -m hostcann run` sets, without a process that imports torch only to set it.
         base |= hostcann.environment(without=without) | {"HOSTCANN_REPORT": str(report)}
         program = program_of(function, arguments, str(result))
         finished = run_warm(program, base | variables, Path(folder), TIMEOUT_SECONDS, IMPORTED_FIRST)

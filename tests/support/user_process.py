@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ascend_sample
-from ascend_sample import hostcann
+import hostcann
 from tests.support.warm_python import run_warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

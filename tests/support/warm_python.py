@@ -140,7 +140,7 @@ def load_hostcann(home: Path) -> None:
     """What the dynamic linker and the import of torch do in a program that is started with hostcann."""
     import torch
 
-    from ascend_sample.hostcann._home import library_paths
+    from hostcann._home import library_paths
 
     for library in library_paths(home):
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

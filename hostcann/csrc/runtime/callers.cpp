@@ -1,5 +1,5 @@
 // Which line of a Python program asks for something. A function of that program says it
-// (ascend_sample/hostcann/_lines.py), and needs Python's lock (the GIL) for it.
+// (hostcann/src/hostcann/_lines.py), and needs Python's lock (the GIL) for it.
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 // The way in for tests and tools: hostcann_* functions, called through ctypes by
-// ascend_sample.hostcann. No CANN has them, so their presence also tells an emulated libascendcl.so
+// hostcann. No CANN has them, so their presence also tells an emulated libascendcl.so
 // from a real one.
 #include <optional>
 #include <string>

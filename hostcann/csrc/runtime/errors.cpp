@@ -48,7 +48,7 @@ int fail(const char* function, int code, const std::string& message) {
 
 int not_emulated(const char* function) {
   return fail(function, kFeatureNotSupported,
-              "hostcann does not emulate this function; see csrc/hostcann/README.md");
+              "hostcann does not emulate this function; see hostcann/csrc/README.md");
 }
 
 bool is_fork() { return forked.load(std::memory_order_relaxed); }

@@ -10,7 +10,7 @@ namespace hostcann::stubs {
 inline int refuse(const char* name, int code) {
   return set_error(
       code,
-      std::string(name) + ": hostcann does not emulate this function; see csrc/hostcann/README.md");
+      std::string(name) + ": hostcann does not emulate this function; see hostcann/csrc/README.md");
 }
 
 }  // namespace hostcann::stubs

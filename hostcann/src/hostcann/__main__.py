@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hostcann._errors import refuse
 from hostcann._activation import HOME_VARIABLE, environment, find_real_cann
 from hostcann._elf import exported_symbols
+from hostcann._errors import refuse
 from hostcann._home import LIBRARIES, PACKAGE_HOME, RUNTIME_LIBRARY, library_paths
 from hostcann._lines import startup_code
 from hostcann._operators import add_operators

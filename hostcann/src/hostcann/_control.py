@@ -6,8 +6,8 @@ import json
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from hostcann._errors import check_instance, check_integer, refuse, show
 from hostcann._activation import LONGEST_DELAY_MS, MOST_BYTES, active_home, check_variables
+from hostcann._errors import check_instance, check_integer, refuse, show
 from hostcann._home import LIBRARIES, RUNTIME_LIBRARY
 
 LARGEST_INT: Final = 2**31 - 1

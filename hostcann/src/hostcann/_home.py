@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hostcann._errors import refuse
 from hostcann._elf import exported_symbols, hide_symbols
+from hostcann._errors import refuse
 
 PACKAGE_HOME = Path(__file__).parent / "home"
 RUNTIME_LIBRARY = "libascendcl.so"

@@ -19,7 +19,7 @@ _STANDARD_LIBRARY = tuple({os.path.join(sysconfig.get_path(name), "") for name i
 
 
 class _Caller(ctypes.Structure):
-    """hostcann::Caller of csrc/hostcann/hostcann.h."""
+    """hostcann::Caller of hostcann/src/hostcann/include/hostcann/hostcann.h."""
 
     _fields_ = (("line", ctypes.c_int64), ("memory", ctypes.c_int64))
 

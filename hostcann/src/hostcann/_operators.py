@@ -1,4 +1,4 @@
-"""Adds aclnn operators to hostcann as a vendor adds some to CANN: a library below `opp/vendors/`, named in its config.ini.
+"""Adds aclnn operators to hostcann as a vendor adds some to CANN: a library below `opp/vendors/`, named in config.ini.
 
 torch_npu, and programs that look operators up as it does, ask such libraries first.
 """

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hostcann._errors import check_number
 from hostcann import _lines
 from hostcann._control import load_runtime
+from hostcann._errors import check_number
 
 LAUNCH_US: Final = 8.0
 """What the host pays for a launch, in microseconds, unless another number is given."""

@@ -15,7 +15,7 @@ import torch
 import transformers
 from hypothesis import given
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.models import transformers_cache
 from ascend_sample.decoding.models.module_model import ModuleModel

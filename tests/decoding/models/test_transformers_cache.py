@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.decoding.models.transformers_cache import AlignedCache, live_columns
 from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM, repeated_rows
 

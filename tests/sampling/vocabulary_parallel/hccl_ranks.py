@@ -1,6 +1,6 @@
 """One rank of a group of HCCL, whose logits are on an emulated NPU: draws with the others, beside the whole step there.
 
-    python -m ascend_sample.hostcann run python -m torch.distributed.run --standalone --nproc_per_node=2 \
+    python -m hostcann run python -m torch.distributed.run --standalone --nproc_per_node=2 \
         tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
 
 Then it verifies drafts in some passes. With ``--costs`` it prints as JSON besides what a step asks of the device, by
@@ -26,7 +26,7 @@ from mixed_drafts import verify_on_rank  # noqa: E402
 from mixed_rows import draw_on_rank  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 
-from ascend_sample import hostcann  # noqa: E402
+import hostcann  # noqa: E402
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams  # noqa: E402
 from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange  # noqa: E402
 

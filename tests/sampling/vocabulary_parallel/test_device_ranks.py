@@ -12,7 +12,7 @@ from mixed_rows import Case, check_split, random_case
 from one_of_two import OneOfTwo
 from shard_ranks import on_threads, part_of, shards_of
 
-from ascend_sample import hostcann
+import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 from tests.support.warm_python import run_warm

@@ -1,8 +1,8 @@
 // What the layers of hostcann offer one another.
 //
-// Everything here lives in libascendcl.so (csrc/hostcann/runtime): device memory, streams, errors,
+// Everything here lives in libascendcl.so (hostcann/csrc/runtime): device memory, streams, errors,
 // faults and counters are process-wide state and exist once. The operator libraries
-// (csrc/hostcann/opapi, aten) use this header and hold no state of their own. Nothing in it is an
+// (hostcann/csrc/opapi, aten) use this header and hold no state of their own. Nothing in it is an
 // interface of CANN.
 #pragma once
 
