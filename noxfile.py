@@ -109,8 +109,7 @@ def engines(session: nox.Session, engine: str) -> None:
     folder = TESTS / "engines"
     session.install("-r", str(folder / requirements))
     session.install("--no-deps", f"sglang=={versions_of(session, 'sglang')[-1]}" if package == "sglang" else package)
-    # As a user does; no NPU is emulated beside an engine.
-    session.install("--no-deps", "--force-reinstall", str(ROOT), env={"ASCEND_SAMPLE_HOSTCANN": "0"})
+    session.install("--no-deps", "--force-reinstall", str(ROOT))  # as a user does
     model = Path(session.create_tmp()) / "model"
     # By the project's Python: the demo's model is trained with its torch.
     paths = os.pathsep.join((str(ROOT), str(ROOT / "examples")))

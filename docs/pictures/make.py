@@ -113,6 +113,27 @@ def draw_overview() -> Figure:
     return diagram.figure
 
 
+def draw_layers() -> Figure:
+    """hostcann's picture: what torch_npu is linked to and what it opens, and what stands in its place."""
+    diagram = Diagram(860, 330)
+    diagram.box(280, 12, 300, 50, "your program, torch", colours=PYTHON)
+    diagram.arrow((430, 62), (430, 84))
+    diagram.box(180, 86, 500, 58, "torch_npu, the real wheel", "allocator, task queue, graphs, process group", FOREIGN)
+    diagram.axes.plot([30, 830], [172, 172], ls=(0, (5, 4)), lw=1.2, color=MUTED)
+    diagram.text(30, 164, "CANN's C interface", size=8.6, color=MUTED, ha="left", va="bottom")
+    libraries = (
+        (30, 190, "libascendcl.so", "memory, streams, events,\ngraphs, errors", "linked"),
+        (232, 190, "libhccl.so", "collectives between\nprocesses", "linked"),
+        (434, 190, "libopapi(_math).so", "aclTensor, executors,\nATen's CPU kernels", "opened"),
+        (636, 190, "libcust_opapi.so", "your operators, and\nother vendors'", "opened first"),
+    )
+    for x, width, title, text, how in libraries:
+        diagram.arrow((min(max(x + width / 2, 190), 670), 144), (x + width / 2, 206), how, label_at=(6, 8))
+        diagram.box(x, 208, width, 78, title, text, EMULATED)
+    diagram.text(430, 308, "hostcann's home folder stands where CANN's installation would", size=8.6)
+    return diagram.figure
+
+
 def draw_walk() -> Figure:
     """The way of a call through the files, and the two threads of a call on an NPU."""
     diagram = Diagram(960, 690)
@@ -378,6 +399,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "beam_tree.png": draw_beam_tree,
     "cpu_kernel.png": draw_cpu_kernel,
     "flattening.png": draw_flattening,
+    "layers.png": draw_layers,
     "overview.png": draw_overview,
     "second_softmax.png": draw_second_softmax,
     "walk.png": draw_walk,

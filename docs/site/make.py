@@ -28,13 +28,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
 PAGES = SITE / "pages"
+HOSTCANN = ("how_it_works", "testing", "profile", "operators", "collectives", "coverage")
 OTHER_TEXTS = {
     "README.md": "readme.md",
     "README.zh-CN.md": "readme.zh-CN.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "csrc/cpu/README.md": "internals/cpu_kernel.md",
-    "hostcann/csrc/README.md": "internals/hostcann.md",
+    "hostcann/README.md": "hostcann/index.md",
+    **{f"hostcann/docs/{name}.md": f"hostcann/{name}.md" for name in HOSTCANN},
 }
 """Texts outside docs/, and the page that each becomes."""
 EXAMPLES: dict[str, tuple[str, ...]] = {

@@ -19,6 +19,7 @@ from tests.support.cann import (
     made,
     malloc,
     ok,
+    operators,
     pointer,
     recent_message,
 )
@@ -178,7 +179,7 @@ def phase_1(arguments: Arguments) -> Plan:
         ffi.NULL if argument is None else argument.handle if isinstance(argument, Tensor) else argument
         for argument in arguments.in_order()
     ]
-    status = getattr(aclnn, f"{arguments.operator}GetWorkspaceSize")(*values, size, executor)
+    status = getattr(operators, f"{arguments.operator}GetWorkspaceSize")(*values, size, executor)
     return Plan(status, size[0], executor[0], arguments.operator)
 
 
@@ -302,7 +303,7 @@ class Device:
             workspace = self.buffer(plan.workspace_size)
         pointer = ffi.NULL if workspace is None else workspace.pointer
         on = self.stream if stream is None else stream
-        return int(getattr(aclnn, plan.operator)(pointer, plan.workspace_size, plan.executor, on))
+        return int(getattr(operators, plan.operator)(pointer, plan.workspace_size, plan.executor, on))
 
     def synchronize(self) -> int:
         """Waits for the device's own stream; returns the status."""

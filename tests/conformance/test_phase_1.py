@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.cann import abi, acl, aclnn, ffi
+from tests.support.cann import abi, acl, aclnn, ffi, operators
 from tests.support.isolation import must_succeed, run_in_process
 
 from .hand_worked import MIXED, NO_P, ONES, VOCAB_SIZE
@@ -58,7 +58,7 @@ def test_null_result_pointer(device: Device, missing: str) -> None:
     handles = [tensor.handle for tensor in valid_arguments(device, FIRST).tensors()]
     size = ffi.NULL if missing == "workspace_size" else ffi.new("uint64_t *")
     executor = ffi.NULL if missing == "executor" else ffi.new("aclOpExecutor **")
-    status = aclnn.aclnnTopKTopPSampleGetWorkspaceSize(*handles[:4], 1e-8, False, 32, *handles[4:], size, executor)
+    status = operators.aclnnTopKTopPSampleGetWorkspaceSize(*handles[:4], 1e-8, False, 32, *handles[4:], size, executor)
     assert status == NULL_ARGUMENT
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.cann import abi, aclnn, check, check_violations, ffi, recent_message, set_stream_mode
+from tests.support.cann import abi, aclnn, check, check_violations, ffi, operators, recent_message, set_stream_mode
 from tests.support.isolation import own_process
 
 from .hand_worked import MIXED, NO_P, SCENARIOS
@@ -22,11 +22,11 @@ def arguments_of(device: Device, operator: str) -> Arguments:
 
 @of_each_operator
 def test_what_is_null(device: Device, operator: str) -> None:
-    assert getattr(aclnn, operator)(ffi.NULL, 0, ffi.NULL, device.stream) == NULL_ARGUMENT
+    assert getattr(operators, operator)(ffi.NULL, 0, ffi.NULL, device.stream) == NULL_ARGUMENT
     assert "executor" in recent_message()
     plan = device.plan(arguments_of(device, operator))
     assert plan.workspace_size > 0
-    status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+    status = getattr(operators, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
     assert status == NULL_ARGUMENT
     assert "workspace" in recent_message()
 
@@ -67,7 +67,7 @@ def test_tensors_may_go_once_phase_2_has_returned(device: Device, operator: str)
 def test_workspace_smaller_than_asked(device: Device, operator: str) -> None:
     plan = device.plan(arguments_of(device, operator))
     workspace = device.buffer(plan.workspace_size)
-    status = getattr(aclnn, operator)(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
+    status = getattr(operators, operator)(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
     assert status == INVALID
     assert "workspaceSize" in recent_message()
     check_violations("workspace_undersized")
@@ -82,7 +82,7 @@ def test_executor_serves_once(device: Device, operator: str) -> None:
         if use == "launched":
             assert device.launch(plan) == abi.SUCCESS
         elif use == "refused":
-            status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+            status = getattr(operators, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
             assert status == NULL_ARGUMENT
         else:
             assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.support.cann import H2D, TASK_FAILED, abi, aclnn, check_violations, ok, plus, recent_message
+from tests.support.cann import H2D, TASK_FAILED, abi, check_violations, ok, operators, plus, recent_message
 from tests.support.isolation import own_process
 
 from .hand_worked import MIXED, NO_P, ONES
@@ -98,7 +98,7 @@ def test_storage_address_off_by_one_element(device: Device) -> None:
 def test_misaligned_workspace(device: Device) -> None:
     plan = device.plan(arguments_of(device))
     misaligned = plus(device.buffer(plan.workspace_size + 32).pointer, 16)
-    assert aclnn.aclnnTopKTopPSample(misaligned, plan.workspace_size, plan.executor, device.stream) == INVALID
+    assert operators.aclnnTopKTopPSample(misaligned, plan.workspace_size, plan.executor, device.stream) == INVALID
     check_violations("misaligned")
 
 

@@ -20,6 +20,8 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "hostcann" / "README.md",
+    *sorted((ROOT / "hostcann" / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w*|{\w+})\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block: what it is (in braces, a directive of the site), and its text."""

@@ -162,10 +162,10 @@ def anchors(document: Path) -> set[str]:
 
 
 class TestHostcannIsDescribedInFull:
-    """What docs/hostcann.md lists in tables is the whole of it."""
+    """What hostcann's pages list in tables is the whole of it."""
 
-    RUNTIME = ROOT / "csrc" / "hostcann" / "runtime"
-    TEXT = (ROOT / "docs" / "hostcann.md").read_text()
+    RUNTIME = ROOT / "hostcann" / "csrc" / "runtime"
+    TEXT = "".join((ROOT / "hostcann" / "docs" / f"{name}.md").read_text() for name in ("testing", "profile"))
 
     def test_names(self) -> None:
         for file, array in (("counters.cpp", "kViolationNames"), ("faults.cpp", "kSites")):
@@ -177,12 +177,12 @@ class TestHostcannIsDescribedInFull:
     def test_profile(self, npu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The table is what the command prints."""
         skip_beside_a_real_cann()
-        shown = re.search(r"\$ cat steps.py\n(.*?)\$ python (.*?) python steps.py\n(.*?)```", self.TEXT, re.DOTALL)
+        shown = re.search(r"\$ cat steps.py\n(.*?)\$ (hostcann .*?) python steps.py\n(.*?)```", self.TEXT, re.DOTALL)
         assert shown
         program, command, table = shown.groups()
         monkeypatch.chdir(tmp_path)
         Path("steps.py").write_text(program)
-        finished = run_python_warm(*command.split(), sys.executable, "steps.py", PYTHONPATH=str(PACKAGE.parent))
+        finished = run_python_warm("-m", *command.split(), sys.executable, "steps.py", PYTHONPATH=str(PACKAGE.parent))
         assert finished.stderr.endswith(f"steps.py\n\n{table}")
 
     def test_variables(self) -> None:

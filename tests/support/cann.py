@@ -1,6 +1,6 @@
 """CANN's C interface from Python, by cffi and without torch, and hostcann's own functions, which no CANN has.
 
-The libraries are those of the repository's hostcann, or of the folder in ASCEND_SAMPLE_CONFORMANCE_LIBRARIES; the value
+The libraries are those of the repository's hostcann, or of the home in ASCEND_SAMPLE_CONFORMANCE_HOME; the value
 `system` leaves it to the dynamic loader. Each is loaded when it is first used, and never unloaded: threads of the
 runtime outlive the interpreter's modules.
 """
@@ -82,14 +82,14 @@ const char *hostcann_profile(int number);
 
 
 def library_path(name: str) -> str:
-    """Where `lib{name}.so` is, for dlopen."""
-    home = str(ROOT / "ascend_sample" / "hostcann" / "home" / "lib64")
-    folder = os.environ.get("ASCEND_SAMPLE_CONFORMANCE_LIBRARIES") or home
-    if folder == "system":
+    """Where `lib{name}.so` is, for dlopen; the sampling operators are a vendor's."""
+    home = os.environ.get("ASCEND_SAMPLE_CONFORMANCE_HOME") or str(ROOT / "hostcann" / "src" / "hostcann" / "home")
+    if home == "system":
         return f"lib{name}.so"
-    path = Path(folder) / f"lib{name}.so"
+    place = "opp/vendors/ascend_sample/op_api/lib" if name == "cust_opapi" else "lib64"
+    path = Path(home) / place / f"lib{name}.so"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist. Build hostcann first: python setup.py build_ext --inplace")
+        raise FileNotFoundError(f"{path} does not exist. Build it first: make build")
     return str(path)
 
 
@@ -109,6 +109,7 @@ class Library:
 
 acl = Library("ascendcl", ffi.RTLD_GLOBAL)
 aclnn = Library("opapi")
+operators = Library("cust_opapi")
 hccl = Library("hccl")
 
 

@@ -41,8 +41,8 @@ def prepare_home(without: Sequence[str] = ()) -> Path:
     """
     if not (PACKAGE_HOME / LIBRARIES / RUNTIME_LIBRARY).is_file():
         raise RuntimeError(
-            f"hostcann: {PACKAGE_HOME / LIBRARIES / RUNTIME_LIBRARY} must exist, but it was not built. Install hostcann "
-            "again, on Linux and beside torch: `pip install ./hostcann`."
+            f"hostcann: {PACKAGE_HOME / LIBRARIES / RUNTIME_LIBRARY} must exist, but it was not built. Install "
+            "hostcann again, on Linux and beside torch: `pip install ./hostcann`."
         )
     if not without and _make_folders(PACKAGE_HOME):
         return PACKAGE_HOME
