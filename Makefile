@@ -29,7 +29,7 @@ demo: export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
 
-# Tests run in a random order, whose seed the first lines name; a skip counts as a failure (tests/conftest.py).
+# Tests run in a random order, whose seed the first lines name; a skip counts as a failure (conftest.py).
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --randomly-dont-reset-seed --numprocesses $(WORKERS) --dist worksteal
 
 # Empty: modules are kept compiled, as tests start Python often.

@@ -317,7 +317,7 @@ STEPS: Final = {
     "parity": "parity",
     "conformance": "conformance",
     "binding": "npu",
-    "hostcann": "hostcann/test_activation.py hostcann/test_aten.py",
+    "hostcann": "../hostcann/tests/test_activation.py ../hostcann/tests/test_aten.py",
     "sampling": "sampling/test_sampler.py sampling/test_native_rows.py sampling/test_logprobs.py "
     "sampling/test_verify_drafts.py",
     "decoding": "decoding/strategies decoding/beams decoding/speculation/test_speculative.py "

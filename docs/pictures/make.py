@@ -114,7 +114,7 @@ def draw_overview() -> Figure:
 
 
 def draw_layers() -> Figure:
-    """hostcann's picture: what torch_npu is linked to and what it opens, and what stands in its place."""
+    """Hostcann's picture: what torch_npu is linked to and what it opens, and what stands in its place."""
     diagram = Diagram(860, 330)
     diagram.box(280, 12, 300, 50, "your program, torch", colours=PYTHON)
     diagram.arrow((430, 62), (430, 84))

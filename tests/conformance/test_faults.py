@@ -1,6 +1,6 @@
 """Faults injected into the operators: each ends in a status and a message, and the process goes on where CANN would.
 
-Those of the runtime itself (memory, copies, synchronisation) are in tests/hostcann/test_runtime_process.py.
+Those of the runtime itself (memory, copies, synchronisation) are in hostcann/tests/test_runtime_process.py.
 """
 
 from pathlib import Path

@@ -1,9 +1,11 @@
-"""Builds one of setup.py's extensions in place, in the project's folder."""
+"""Builds one of the compiled libraries in place, in the project's folder."""
 
 import argparse
+import os
 import platform
 import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 import setuptools
@@ -37,8 +39,6 @@ def setup_one(**arguments: Any) -> object:
     if options.name not in every:
         parser.error(f"name must be one of {', '.join(every)}, got {options.name!r}")
     extension = every[options.name]
-    # What it needs of the others is linked as it lies in the package: they may never have been built here.
-    extension.library_dirs.append("hostcann/src/hostcann/home/lib64")
     if options.quick:
         for flags in getattr(extension, "kernel_args", {}).values():
             flags.append("-O1")  # the last one counts
@@ -47,6 +47,13 @@ def setup_one(**arguments: Any) -> object:
     return setup(**arguments, ext_modules=[extension])
 
 
-setuptools.setup = setup_one
+if options.name == "libcust_opapi":
+    sources = sorted(map(str, Path("csrc/emulated_operators").glob("*.cpp")))
+    sys.argv = ["hostcann", "add-operators", "ascend_sample", *sources]
+    runpy.run_module("hostcann", run_name="__main__")
+if options.name.startswith("lib"):
+    os.chdir("hostcann")  # whose setup.py compiles what has changed
+else:
+    setuptools.setup = setup_one
 sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")

@@ -24,12 +24,13 @@ LIBRARIES = {
     "csrc/shard_checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
+    "csrc/emulated_operators/": "libcust_opapi",
     "hostcann/csrc/runtime/": "libascendcl",
     "hostcann/csrc/hccl/": "libhccl",
     "hostcann/csrc/opapi/": "libopapi",
     "hostcann/csrc/aten/": "libopapi_math",
 }
-"""Which extension of setup.py must be built again, by the beginning of a file's path."""
+"""Which library must be built again, by the beginning of a file's path."""
 
 
 @dataclass(frozen=True)

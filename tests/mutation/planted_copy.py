@@ -78,7 +78,8 @@ class PlantedCopy:
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
         planted_in = {f"{library}.so" for library in LIBRARIES.values()}
-        libraries = [path for path in (ROOT / "ascend_sample").rglob("*.so") if path.name not in planted_in]
+        built = [path for folder in ("ascend_sample", "hostcann/src") for path in (ROOT / folder).rglob("*.so")]
+        libraries = [path for path in built if path.name not in planted_in]
         sources = [path for path in (ROOT / name for name in names if name) if path.is_file()]
         wanted = set()
         for path in (*sources, *libraries):
@@ -89,7 +90,7 @@ class PlantedCopy:
                 target.unlink(missing_ok=True)
                 shutil.copyfile(path, target)
         for path in self.tree.rglob("*"):
-            of_the_copy = path.relative_to(self.tree).parts[0] == "build" or path.name in planted_in
+            of_the_copy = "build" in path.relative_to(self.tree).parts[:2] or path.name in planted_in
             if path.is_file() and path not in wanted and not of_the_copy:
                 path.unlink()
 
@@ -98,7 +99,7 @@ class PlantedCopy:
         hidden = ("HOSTCANN_", "ASCEND_", "TASK_QUEUE_ENABLE", "PYTEST_", "LD_LIBRARY_PATH")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         return kept | {
-            "PYTHONPATH": str(self.tree),
+            "PYTHONPATH": os.pathsep.join((str(self.tree), str(self.tree / "hostcann" / "src"))),
             "PYTHONDONTWRITEBYTECODE": "1",
             "MAX_JOBS": "2",
             "OMP_NUM_THREADS": "1",
@@ -126,9 +127,13 @@ class PlantedCopy:
         path.write_text(f"#include <{mutant.include}>\n{text}" if mutant.include else text)
         built = []
         if mutant.library is not None:
-            objects = (self.tree / "build" / "objects" / mutant.library).rglob("*.o")  # tests/cpu links some of them
-            libraries = (self.tree / "ascend_sample").rglob(f"{mutant.library}.so")
-            built = [(file, file.read_bytes()) for file in (*objects, *libraries)]
+            # tests/cpu links some of the objects.
+            patterns = (
+                f"build/objects/**/{mutant.library}/**/*.o",
+                f"hostcann/build/objects/**/{mutant.library}/**/*.o",
+            )
+            patterns += (f"ascend_sample/**/{mutant.library}.so", f"hostcann/src/**/{mutant.library}.so")
+            built = [(file, file.read_bytes()) for pattern in patterns for file in self.tree.glob(pattern)]
         try:
             if mutant.library is not None:
                 self.build(mutant.library, "--served")

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from documents import DOCUMENTS, code_blocks
+from hostcann_programs import variables_of_run
 
-from tests.hostcann.programs import variables_of_run
 from tests.support.user_process import run_as_user, run_command, run_python_warm, skip_beside_a_real_cann
 
 TRANSFORMERS = "from transformers import GPT2Config, GPT2LMHeadModel"

@@ -54,7 +54,7 @@ def run_in_process(
     function: Callable[..., Any], arguments: Sequence[object] = (), environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Calls a function in a new process without torch, whatever its end."""
-    variables = without_hostcann() | dict(environment or {})
+    variables = without_hostcann() | {"PYTHONPATH": os.pathsep.join(sys.path)} | dict(environment or {})
     return run_warm(program_of(function, arguments), variables, ROOT, TIMEOUT_SECONDS, WITHOUT_TORCH)
 
 
@@ -126,12 +126,11 @@ def run_isolated(
     Raises:
         AssertionError: the process did not end with status 0.
     """
-    import ascend_sample
     import hostcann
 
     hidden = ("HOSTCANN_", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_", "TORCH_DEVICE_BACKEND")
     base = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    base["PYTHONPATH"] = os.pathsep.join([str(Path(ascend_sample.__file__).parents[1]), *sys.path])
+    base["PYTHONPATH"] = os.pathsep.join(sys.path)
     with tempfile.TemporaryDirectory() as folder:
         report, result = Path(folder) / "report.json", Path(folder) / "result.json"
         # What `python -m hostcann run` sets, without a process that imports torch only to set it.

@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from hostcann._elf import exported_symbols
-from hostcann._home import PACKAGE_HOME, prepare_home
-from tests.hostcann.programs import (
+from hostcann_programs import (
     LAST_MESSAGES,
     LIBRARY,
     command,
@@ -21,6 +18,9 @@ from tests.hostcann.programs import (
     run,
     variables_of_run,
 )
+
+from hostcann._elf import exported_symbols
+from hostcann._home import PACKAGE_HOME, prepare_home
 from tests.support.user_process import run_command
 
 # ---- activation ----

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from aten_cases import BINARY, DATA_DEPENDENT, FLOATS, INDEXING, PRODUCTS, REDUCTIONS, SHAPES, UNARY
 from torch import Tensor
 
-from tests.hostcann.aten_cases import BINARY, DATA_DEPENDENT, FLOATS, INDEXING, PRODUCTS, REDUCTIONS, SHAPES, UNARY
 from tests.support.isolation import run_isolated
 
 torch_npu = pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN", exc_type=ImportError)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostcann_programs import command, needs_torch_npu
 
 from hostcann import __main__ as hostcann_cli
 from hostcann._profile import show_bytes
-from tests.hostcann.programs import command, needs_torch_npu
 from tests.support.user_process import clean_environment
 
 PROGRAM = """\

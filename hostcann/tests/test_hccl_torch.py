@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hostcann_programs import needs_torch_npu, variables_of_run
 
-from tests.hostcann.programs import needs_torch_npu, variables_of_run
 from tests.support.user_process import run_python_warm
 
 pytestmark = [needs_torch_npu, pytest.mark.long]

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.hostcann.ranks import (
+from ranks import (
     LARGEST,
     PRODUCT,
     SMALLEST,
@@ -29,6 +28,7 @@ from tests.hostcann.ranks import (
     shared,
     this_rank,
 )
+
 from tests.support import cann
 from tests.support.isolation import program_of
 
