@@ -22,11 +22,10 @@ BUILD = ROOT / "build" / "sanitize"
 PACKAGE = BUILD / "lib"
 REPORTS = BUILD / "reports"
 SANITIZERS = "address,undefined"
-HOSTCANN = "hostcann.home.lib64."
-NEEDS_TORCH = (f"{HOSTCANN}libopapi_math",)
+FLAGS = (f"-fsanitize={SANITIZERS}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined", "-g1")
 
 # A frame names its source file where it has line numbers, else its library.
-OWN_CODE = re.compile(rf"{re.escape(str(ROOT))}/csrc/|\({re.escape(str(PACKAGE))}/")
+OWN_CODE = re.compile(rf"{re.escape(str(ROOT))}/(?:hostcann/)?csrc/|\({re.escape(str(PACKAGE))}/")
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=^\s*$)", re.MULTILINE | re.DOTALL)
 FINDING = re.compile(
     r"ERROR: AddressSanitizer|runtime error:|AddressSanitizer: CHECK failed|LeakSanitizer has encountered"
@@ -34,21 +33,23 @@ FINDING = re.compile(
 
 
 def build(binding: bool) -> None:
-    """Compiles the wanted extensions with setup.py's own flags."""
-    os.environ["ASCEND_SAMPLE_SANITIZE"] = SANITIZERS
-    os.environ.setdefault("MAX_JOBS", "2")
-    os.chdir(ROOT)
-    from setuptools import distutils  # type: ignore[attr-defined]
-
-    command = ["build", "--build-base", str(BUILD), "--build-lib", str(PACKAGE), "--build-temp", str(BUILD / "objects")]
-    distribution = distutils.core.run_setup("setup.py", script_args=command, stop_after="commandline")
-    if not binding:
-        distribution.ext_modules = [
-            extension
-            for extension in distribution.ext_modules
-            if extension.name.startswith(HOSTCANN) and extension.name not in NEEDS_TORCH
-        ]
-    distribution.run_commands()
+    """Compiles hostcann and its vendor's operators, and the binding where it is wanted, with setup.py's own flags."""
+    variables = os.environ | {"HOSTCANN_SANITIZE": SANITIZERS, "ASCEND_SAMPLE_SANITIZE": SANITIZERS}
+    variables |= {"CXXFLAGS": " ".join(FLAGS), "PYTHONPATH": str(PACKAGE), "MAX_JOBS": os.environ.get("MAX_JOBS", "2")}
+    for folder in (ROOT / "hostcann", *([ROOT] if binding else [])):
+        places = (
+            "--build-base",
+            BUILD / folder.name,
+            "--build-lib",
+            PACKAGE,
+            "--build-temp",
+            BUILD / folder.name / "o",
+        )
+        command = [sys.executable, "setup.py", "--quiet", "build", *map(str, places)]
+        subprocess.run(command, cwd=folder, env=variables, check=True)
+    sources = sorted(map(str, (ROOT / "csrc" / "emulated_operators").glob("*.cpp")))
+    command = [sys.executable, "-m", "hostcann", "add-operators", "ascend_sample", *sources]
+    subprocess.run(command, cwd=PACKAGE, env=variables, check=True)
 
 
 def environment() -> dict[str, str]:
@@ -72,7 +73,7 @@ def environment() -> dict[str, str]:
         "UBSAN_OPTIONS": f"{log}:print_stacktrace=1",
         # Objects in Python's own arenas would hide the pointers that they hold from the leak search.
         "PYTHONMALLOC": "malloc",
-        "ASCEND_SAMPLE_CONFORMANCE_LIBRARIES": str(PACKAGE / "ascend_sample" / "hostcann" / "home" / "lib64"),
+        "ASCEND_SAMPLE_CONFORMANCE_HOME": str(PACKAGE / "hostcann" / "home"),
     }
 
 
