@@ -137,7 +137,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     """Lets the garbage collector leave alone what the collection of all tests has made: it would look through it again
-    and again."""
+    and again.
+    """
     gc.collect()
     gc.freeze()
 

@@ -34,9 +34,8 @@ import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from torch import Tensor
 
-import hostcann
 from ascend_sample._options import whole_number
-from ascend_sample.parity.environment import obstacle_of
+from ascend_sample.parity.environment import is_emulated_npu, obstacle_of
 
 PROGRAM = Path(sys.argv[0]).stem  # this one, or an example that has its devices from here
 LOGITS_TYPE = torch.bfloat16
@@ -151,10 +150,14 @@ def prepare_npu() -> None:
     except importlib.metadata.PackageNotFoundError:
         refuse(f"{PROGRAM}: --device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
     if not cann_is_installed():
+        try:
+            import hostcann
+        except ModuleNotFoundError:
+            refuse(f"{PROGRAM}: --device npu needs CANN or hostcann. Run pip install ./hostcann, or pass --device cpu.")
         hostcann.activate()
     import torch_npu  # registers the device
 
-    if hostcann.is_active():
+    if is_emulated_npu("npu"):
         description = (
             "The NPU is EMULATED on this host by hostcann: there is no Ascend hardware behind npu:0. The real "
             "torch_npu runs on it, and the results are those that the operator's documentation describes; the speed "
@@ -258,7 +261,7 @@ def main() -> int:
 
     print(f"\nspeed, model and sampling, {len(request.prompts)} rows of {LOGITS_TYPE} logits [{request.vocab_size}]:")
     for device, generation in generations.items():
-        emulated = " (EMULATED: not a measure of any NPU)" if device.startswith("npu") and hostcann.is_active() else ""
+        emulated = " (EMULATED: not a measure of any NPU)" if is_emulated_npu(device) else ""
         backend = which_backend(torch.empty(0, dtype=LOGITS_TYPE, device=device)).backend
         rate = generation.new_tokens / generation.seconds
         print(f"  {device:<6} {rate:7.0f} tokens/s, sampled by the {backend} backend{emulated}")
@@ -291,7 +294,7 @@ def compare(first: str, second: str, generations: dict[str, Generation], request
 
 def texts_must_agree(first: str, second: str) -> bool:
     """Whether both devices compute logits with the routines of this host's CPU."""
-    on_this_host = {"cpu", "npu"} if hostcann.is_active() else {"cpu"}
+    on_this_host = {"cpu", "npu"} if is_emulated_npu("npu") else {"cpu"}
     return {first.partition(":")[0], second.partition(":")[0]} <= on_this_host
 
 

@@ -27,7 +27,7 @@ import statistics
 import sys
 import textwrap
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from demo import PROMPTS, TEXT_WIDTH, check_length, parse_with_devices, prepare, texts_must_agree  # isort: skip  imports torch safely
@@ -39,7 +39,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
-import hostcann
+from ascend_sample.parity.environment import is_emulated_npu
 from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams, StaticStep
 
 FEW_ROWS = 4
@@ -146,6 +146,15 @@ def make_schedules(requests: list[Request], strangers: list[Request]) -> list[Sc
     ]
 
 
+def profiled() -> AbstractContextManager[Any]:
+    """Counts what is asked of an emulated NPU; no other device counts."""
+    if not is_emulated_npu("npu"):
+        return nullcontext()
+    import hostcann
+
+    return hostcann.profile()
+
+
 class CountedSampler(Sampler):
     """A sampler that notes how many kernels each of its steps launches on the emulated NPU."""
 
@@ -155,8 +164,9 @@ class CountedSampler(Sampler):
 
     def __call__(self, logits: Tensor, batch: SamplingBatch, **masks: Any) -> SamplerOutput:  # type: ignore[override]
         """Samples as `Sampler` does."""
-        with hostcann.profile() as counted:
+        with profiled() as counted:
             output = super().__call__(logits, batch, **masks)
+        assert counted is not None
         self.launches.append(counted.totals.launches)
         return output
 
@@ -196,7 +206,7 @@ class GraphSampler:
 
     def __call__(self, logits: Tensor, batch: SamplingBatch, **masks: Any) -> SamplerOutput:
         """Samples as `Sampler` does; a whole engine would let its model write the step's logits."""
-        with hostcann.profile() if hostcann.is_active() else nullcontext() as counted:
+        with profiled() as counted:
             self.step.logits[: len(batch)].copy_(logits)
             self.step.prepare(batch, **masks)
             self.replay()
@@ -220,7 +230,7 @@ class Served(NamedTuple):
 
 def serve(model: LanguageModel, schedule: Schedule, progress: tqdm[None]) -> Served:
     """Serves the requests in one way, with the device and the type of the model."""
-    is_counted = model.embedding.weight.device.type == "npu" and hostcann.is_active()
+    is_counted = is_emulated_npu(model.embedding.weight.device.type)
     sampler: Sampler | GraphSampler = CountedSampler() if is_counted else Sampler()
     if schedule.is_static:
         requests = [arrival.request for wave in schedule.waves for arrival in wave]
@@ -340,7 +350,7 @@ def main() -> int:
     for device in devices:
         model = model.to(device=device, dtype=DTYPES[arguments.dtype])
         counts = ", ".join(f"{count} by {route}" for route, count in routes_of(model, requests).most_common())
-        emulated = ", EMULATED" if device.startswith("npu") and hostcann.is_active() else ""
+        emulated = ", EMULATED" if is_emulated_npu(device) else ""
         print(f"\n{device}{emulated}, {arguments.dtype} logits; routes of the requests: {counts}", flush=True)
         equal = rows_equal_when_batched(model, requests)
         print(f"  the model, given all prompts at once: {equal} of {len(requests)} rows have the bits they have alone")

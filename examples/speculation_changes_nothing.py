@@ -32,10 +32,10 @@ from language_model import LanguageModel, decode_texts, encode_prompt, load_or_t
 from torch import Tensor
 from torch.nn import functional
 
-import hostcann
 from ascend_sample.decoding import Drafter, ModelDrafter, ModuleModel, NGramDrafter, sample, speculative_sample
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.drafters import Round
+from ascend_sample.parity.environment import is_emulated_npu
 from ascend_sample.sampling import SamplingParams
 
 GAMMA = 4
@@ -139,7 +139,7 @@ def main() -> int:
     agree = True
     for device in devices:
         model = model.to(device=device)
-        emulated = ", EMULATED" if device.startswith("npu") and hostcann.is_active() else ""
+        emulated = ", EMULATED" if is_emulated_npu(device) else ""
         print(f"\n{device}{emulated}: passes of the model for {arguments.tokens} tokens, {GAMMA} drafts a round")
         for number, (name, params) in enumerate(PARAMS.items()):
             ways = decode_in_all_ways(model, prompt, params, arguments.tokens)
