@@ -375,9 +375,7 @@ def admit_cuda_build(session: nox.Session) -> None:
 
 
 @nox.session(default=False, python=PYTHONS)
-@nox.parametrize(
-    "version", list(VERSIONS), ids=[f"torch_npu {torch.rpartition('.')[0]}" for torch in VERSIONS.values()]
-)
+@nox.parametrize("version", list(VERSIONS), ids=[f"torch_npu {torch}" for torch in VERSIONS.values()])
 def matrix(session: nox.Session, version: str) -> None:
     """Build and test a copy of the project with a torch, a torch_npu and a Python; the READMEs show how that went."""
     outcome = "fails: install"
