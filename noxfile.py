@@ -242,6 +242,12 @@ OF_WHEEL: Final = (
 """Tests that run beside the installed wheel, on its CPU kernel."""
 
 
+def without_compiler(session: nox.Session) -> dict[str, Any]:
+    """Returns the options of a command that finds no compiler, nor this checkout's package."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CC", "CXX")}
+    return {"env": variables | {"PATH": session.bin}, "include_outer_env": False}
+
+
 def check_installed(session: nox.Session, *, has_binding: bool, route: str | None, **settings: Any) -> None:
     """Compares what `info` says with what is expected, and verifies rows on each device.
 
@@ -263,8 +269,8 @@ def install(session: nox.Session, has_torch_npu: bool) -> None:
     """Install the sources with plain pip, beside torch alone or torch and torch_npu, and ask what was built."""
     with removed_afterwards(session):
         session.install(*pinned("torch", *["torch_npu"] * has_torch_npu))
-        without_compiler = {"env": {"PATH": session.bin}, "include_outer_env": False, "silent": True}
-        refused = session.run("python", "-m", "pip", "install", str(ROOT), success_codes=[1], **without_compiler)
+        pip = ("python", "-m", "pip", "install", str(ROOT))
+        refused = session.run(*pip, success_codes=[1], silent=True, **without_compiler(session))
         assert "C++ compiler" in refused, refused
         session.install(str(ROOT))
         if not has_torch_npu:
@@ -280,22 +286,22 @@ def install_wheel(session: nox.Session, torch: str) -> None:
     wheels = list((BUILD / "wheel").glob(f"*_{platform.machine()}.whl"))
     if len(wheels) != 1:
         session.error(f"build/wheel must hold one wheel for {platform.machine()}, got {len(wheels)}. Run make wheel.")
-    without_compiler: dict[str, Any] = {"env": {"PATH": session.bin}, "include_outer_env": False}
+    settings = without_compiler(session)
     with removed_afterwards(session):
         tools = pinned("pytest", "pytest-timeout", "hypothesis", "PyYAML", "rich")
-        session.install(f"torch=={torch}", *tools, str(wheels[0]), **without_compiler)
+        session.install(f"torch=={torch}", *tools, str(wheels[0]), **settings)
         start = time.monotonic()
-        session.install("--force-reinstall", "--no-deps", str(wheels[0]), **without_compiler)
+        session.install("--force-reinstall", "--no-deps", str(wheels[0]), **settings)
         assert time.monotonic() - start < MOST_SECONDS, time.monotonic() - start
-        check_installed(session, has_binding=False, route=None, **without_compiler)
+        check_installed(session, has_binding=False, route=None, **settings)
         apart = Path(session.create_tmp()) / "tests of the wheel"  # where the project's own package does not lie
         shutil.rmtree(apart, ignore_errors=True)
         for name in ("tests", "examples"):
             shutil.copytree(ROOT / name, apart / name)
         shutil.copy(ROOT / "pyproject.toml", apart)
         session.chdir(apart)
-        session.run("python", "-m", "pytest", "-q", "--allow-skips", *OF_WHEEL, **without_compiler)
-        session.run("ascend-sample", "bench", "--batch", "64", **without_compiler)
+        session.run("python", "-m", "pytest", "-q", "--allow-skips", *OF_WHEEL, **settings)
+        session.run("ascend-sample", "bench", "--batch", "64", **settings)
 
 
 # Versions of torch, torch_npu and Python --------------------------------------------------------------------------
@@ -368,9 +374,7 @@ def admit_cuda_build(session: nox.Session) -> None:
 
 
 @nox.session(default=False, python=PYTHONS)
-@nox.parametrize(
-    "version", list(VERSIONS), ids=[f"torch_npu {torch.rpartition('.')[0]}" for torch in VERSIONS.values()]
-)
+@nox.parametrize("version", list(VERSIONS), ids=[f"torch_npu {torch}" for torch in VERSIONS.values()])
 def matrix(session: nox.Session, version: str) -> None:
     """Build and test a copy of the project with a torch, a torch_npu and a Python; the READMEs show how that went."""
     outcome = "fails: install"

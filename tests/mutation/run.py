@@ -53,31 +53,31 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
         raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/faults as well."]))
 
 
-def digest(mutant: Mutant) -> str:
-    """Returns that of the fault, the file that it is planted in, and the files of the tests that are tried first."""
+def digest(mutant: Mutant, options: tuple[str, ...]) -> str:
+    """Returns that of the fault, its file, the files of the tests that are tried first, and the options of pytest."""
     tests = [argument.split("::")[0] for argument in mutant.tests if argument.startswith("tests/")]
-    found = hashlib.sha256(repr(mutant).encode())
+    found = hashlib.sha256(repr((mutant, options)).encode())
     for file in (mutant.file, *tests):
         for path in sorted((ROOT / file).rglob("*.py")) if (ROOT / file).is_dir() else [ROOT / file]:
             found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
 
-def known_outcomes(mutants: Sequence[Mutant]) -> list[Outcome]:
+def known_outcomes(mutants: Sequence[Mutant], options: tuple[str, ...]) -> list[Outcome]:
     """Returns what earlier runs have found of faults that have not changed since; survivors are tried again."""
     kept = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
     return [
         Outcome(mutant, entry["caught_by"], entry["seconds"])
         for mutant in mutants
-        if (entry := kept.get(mutant.name)) and entry["caught_by"] and entry["digest"] == digest(mutant)
+        if (entry := kept.get(mutant.name)) and entry["caught_by"] and entry["digest"] == digest(mutant, options)
     ]
 
 
-def keep_outcome(outcome: Outcome) -> None:
+def keep_outcome(outcome: Outcome, options: tuple[str, ...]) -> None:
     """Writes one outcome beside the others; the file is replaced as a whole."""
     kept = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
     kept[outcome.mutant.name] = {
-        "digest": digest(outcome.mutant),
+        "digest": digest(outcome.mutant, options),
         "caught_by": outcome.caught_by,
         "seconds": round(outcome.seconds),
     }
@@ -115,7 +115,7 @@ def prepared_copies(number: int, options: tuple[str, ...]) -> list[PlantedCopy]:
 def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1, options: tuple[str, ...] = ()) -> int:
     """Tries each mutant in one of the copies, with these options of pytest; returns the exit status."""
     check_texts(mutants)
-    outcomes = [] if is_anew else known_outcomes(mutants)
+    outcomes = [] if is_anew else known_outcomes(mutants, options)
     known = {outcome.mutant.name for outcome in outcomes}
     left = [mutant for mutant in mutants if mutant.name not in known]
     if outcomes:
@@ -144,7 +144,7 @@ def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1, options: t
                     wrong.append(f"{name}: {error}")
                     progress.write(wrong[-1])
                     continue
-                keep_outcome(outcomes[-1])
+                keep_outcome(outcomes[-1], options)
                 progress.write(f"{name}: {outcomes[-1].caught_by or 'SURVIVED'}")
         except KeyboardInterrupt:  # what is known is kept: no other fault is begun
             pool.shutdown(wait=True, cancel_futures=True)
