@@ -144,6 +144,6 @@ $(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools
 
 $(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml csrc/cpu/flags.json $(HOSTCANN) $(SOURCES)
 	@echo "compiling what has changed: two to three minutes on two cores for all of it"
-	$(INSTALL) --no-build-isolation --no-deps -e ./hostcann -e .
+	$(INSTALL) --no-build-isolation --no-deps -e . -e ./hostcann
 	$(BIN)/hostcann add-operators ascend_sample $(OPERATORS)
 	touch $@
