@@ -42,8 +42,9 @@ def add_operators(vendor: str, sources: Sequence[str | os.PathLike[str]]) -> Pat
     owner = "hostcann.add_operators"
     if not re.fullmatch(r"\w+", vendor):
         refuse(owner, "vendor", "consist of letters, digits and underscores", repr(vendor), "Use 'mine', say.")
-    missing = [os.fspath(source) for source in sources if not os.path.isfile(source)]
-    if missing or not sources:
+    files = [os.fspath(source) for source in sources]
+    missing = [file for file in files if not os.path.isfile(file)]
+    if missing or not files:
         refuse(owner, "sources", "name files that exist", missing, "Give C++ files.")
     prepare_home()
     vendors = PACKAGE_HOME / VENDORS
@@ -53,7 +54,7 @@ def add_operators(vendor: str, sources: Sequence[str | os.PathLike[str]]) -> Pat
     options = ["-shared", "-fPIC", "-std=c++20", "-O2", "-fvisibility=hidden", *os.environ.get("CXXFLAGS", "").split()]
     needed = [f"-L{PACKAGE_HOME / LIBRARIES}", "-l:libopapi.so", f"-l:{RUNTIME_LIBRARY}"]
     compiler = os.environ.get("CXX", "c++").split()
-    command = [*compiler, *options, f"-I{INCLUDE}", *map(os.fspath, sources), *needed, "-o", str(unfinished)]
+    command = [*compiler, *options, f"-I{INCLUDE}", *files, *needed, "-o", str(unfinished)]
     try:
         finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if finished.returncode != 0:
