@@ -36,6 +36,7 @@ OTHER_TEXTS = {
     "CHANGELOG.md": "changelog.md",
     "csrc/cpu/README.md": "internals/cpu_kernel.md",
     "hostcann/README.md": "hostcann/index.md",
+    "hostcann/CHANGELOG.md": "hostcann/changelog.md",
     **{f"hostcann/docs/{name}.md": f"hostcann/{name}.md" for name in HOSTCANN},
 }
 """Texts outside docs/, and the page that each becomes."""

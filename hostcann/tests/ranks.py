@@ -38,7 +38,7 @@ def in_ranks(count: int, seconds: int = 60, **variables: str) -> Callable[[Calla
             with tempfile.TemporaryDirectory() as folder:
                 for rank in range(ranks):
                     own = {"RANK": str(rank), "RANKS": str(ranks), "FOLDER": folder, "HOSTCANN_DEVICES": str(ranks)}
-                    environment = without_hostcann() | own | variables
+                    environment = without_hostcann() | {"PYTHONPATH": os.pathsep.join(sys.path)} | own | variables
                     process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
                     started.append(process)
                 try:

@@ -1,6 +1,6 @@
 // A vendor's operator library (libcust_opapi.so) that writes down how the sampling operators are
-// called and hands every call on to libopapi.so. One line of JSON a call goes to the file named by
-// SPY_LOG.
+// called and hands every call on to the library that SPY_NEXT names. One line of JSON a call goes to
+// the file named by SPY_LOG.
 //
 // It sees what the operator sees: which tensor is which argument, how each was described, eps to
 // its last bit, the values of k when the kernel is about to run.
@@ -139,7 +139,7 @@ int aclnnTopKTopPSampleGetWorkspaceSize(const void* logits, const void* k, const
                                         int64_t top_k_guess, const void* selected, const void* kept,
                                         uint64_t* workspace_size, void** executor) {
   static const auto plan =
-      next<decltype(&aclnnTopKTopPSampleGetWorkspaceSize)>("libopapi.so", __func__);
+      next<decltype(&aclnnTopKTopPSampleGetWorkspaceSize)>(std::getenv("SPY_NEXT"), __func__);
   const int status = plan(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept,
                           workspace_size, executor);
   if (status != 0) return status;
@@ -156,7 +156,7 @@ int aclnnTopKTopPSampleV2GetWorkspaceSize(const void* logits, const void* k, con
                                           const void* weights, uint64_t* workspace_size,
                                           void** executor) {
   static const auto plan =
-      next<decltype(&aclnnTopKTopPSampleV2GetWorkspaceSize)>("libopapi.so", __func__);
+      next<decltype(&aclnnTopKTopPSampleV2GetWorkspaceSize)>(std::getenv("SPY_NEXT"), __func__);
   const int status =
       plan(logits, k, p, q, min_p, eps, is_need_logits, top_k_guess, ks_max, input_is_logits,
            is_need_sample_result, selected, kept, ids, weights, workspace_size, executor);
@@ -171,13 +171,13 @@ int aclnnTopKTopPSampleV2GetWorkspaceSize(const void* logits, const void* k, con
 }
 
 int aclnnTopKTopPSample(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
-  static const auto launch = next<decltype(&aclnnTopKTopPSample)>("libopapi.so", __func__);
+  static const auto launch = next<decltype(&aclnnTopKTopPSample)>(std::getenv("SPY_NEXT"), __func__);
   write_down(executor, stream);
   return launch(workspace, workspace_size, executor, stream);
 }
 
 int aclnnTopKTopPSampleV2(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
-  static const auto launch = next<decltype(&aclnnTopKTopPSampleV2)>("libopapi.so", __func__);
+  static const auto launch = next<decltype(&aclnnTopKTopPSampleV2)>(std::getenv("SPY_NEXT"), __func__);
   write_down(executor, stream);
   return launch(workspace, workspace_size, executor, stream);
 }

@@ -16,6 +16,7 @@ import torch
 import ascend_sample
 import hostcann
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.cann import library_path
 from tests.support.isolation import run_isolated
 
 from .batches import SAMPLE_V2, check_equal, make_batch, sample, use_variant
@@ -74,7 +75,7 @@ def seen(request: pytest.FixtureRequest, spy: Path) -> tuple[dict[str, Any], lis
         pytest.skip("the NPU is a real one, or there is none")
     route, operator = request.param
     log = spy / f"calls of {route} {operator}"
-    environment = {"ASCEND_CUSTOM_OPP_PATH": str(spy), "SPY_LOG": str(log)}
+    environment = {"ASCEND_CUSTOM_OPP_PATH": str(spy), "SPY_LOG": str(log), "SPY_NEXT": library_path("cust_opapi")}
     finished = run_isolated(sample_under_the_spy, route, operator, **environment)
     finished.check_clean()
     return finished.result, [json.loads(line) for line in log.read_text().splitlines()]

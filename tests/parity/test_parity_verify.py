@@ -143,7 +143,7 @@ class TestVerify:
     def test_no_npu(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr(environment, "has_npu", lambda: False)
         assert run_verify(parse("--device", "npu")) == 2
-        assert "python -m hostcann run" in capsys.readouterr().out
+        assert "hostcann run python -m ascend_sample verify" in capsys.readouterr().out
         assert run_verify(parse("--rows", "1")) == 0  # without an NPU the default is the CPU
 
     def test_a_device_that_torch_does_not_have(self, capsys: pytest.CaptureFixture[str]) -> None:

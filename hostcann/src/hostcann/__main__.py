@@ -165,13 +165,19 @@ def _profile(options: argparse.Namespace) -> int:
 
 def _check_file(name: str, path: str) -> None:
     """Raises unless a file of that name can be written when the program has ended; leaves it as it is."""
-    rule = None
+    owner, remedy = "hostcann profile", "Name another, or leave it out."
     if not path or os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or os.curdir):
-        rule = "name a file in a folder that exists"
-    elif not os.access(path if os.path.lexists(path) else os.path.dirname(path) or os.curdir, os.W_OK):
-        rule = "name a file that can be written"
-    if rule is not None:
-        refuse("hostcann profile", name, rule, repr(path), "Name another, or leave it out.")
+        refuse(owner, name, "name a file in a folder that exists", repr(path), remedy)
+    is_new = not os.path.lexists(path)
+    if not is_new and not os.path.isfile(path):
+        return  # a pipe, say: opening it would wait for a reader
+    try:
+        with open(path, "ab"):
+            pass
+        if is_new:
+            os.remove(path)
+    except OSError as error:
+        refuse(owner, name, f"name a file that can be written ({error.strerror})", repr(path), remedy)
 
 
 def _number(text: str, name: str, default: float, what: str) -> float:

@@ -55,7 +55,7 @@ def inject(
         site: "malloc", "memcpy" or "synchronize" (calls of the runtime); "workspace" (phase 1 asks for an absurd
             workspace), "phase1", "phase2" or "task" (the kernel itself) of an aclnn operator.
         name: which one: the function ("aclrtMalloc"; torch_npu calls aclrtMallocAlign32) or the operator
-            ("aclnnTopKTopPSample"); every one when empty.
+            ("aclnnSoftmax"); every one when empty.
         nth: counted from 1, and from now.
         code: the status that is returned; the site's usual one when None.
         message: what aclGetRecentErrMsg says; a text that names the site when None.
