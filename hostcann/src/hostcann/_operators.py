@@ -33,8 +33,8 @@ def add_operators(vendor: str, sources: Sequence[str | os.PathLike[str]]) -> Pat
 
     Raises:
         ValueError: the name breaks its rule, a source does not exist, or none is given.
-        RuntimeError: hostcann's libraries were not built, or the sources do not compile.
-        OSError: the folder of hostcann cannot be written, or there is no compiler.
+        RuntimeError: hostcann's libraries were not built, there is no compiler, the sources do not compile, or the
+            folder of hostcann cannot be written.
 
     Example:
         >>> hostcann.add_operators("mine", ["my_operator.cpp"])  # doctest: +SKIP
@@ -49,19 +49,26 @@ def add_operators(vendor: str, sources: Sequence[str | os.PathLike[str]]) -> Pat
     prepare_home()
     vendors = PACKAGE_HOME / VENDORS
     library = vendors / vendor / "op_api" / "lib" / LIBRARY
-    library.parent.mkdir(parents=True, exist_ok=True)
     unfinished = library.with_suffix(f".{os.getpid()}")
     options = ["-shared", "-fPIC", "-std=c++20", "-O2", "-fvisibility=hidden", *os.environ.get("CXXFLAGS", "").split()]
     needed = [f"-L{PACKAGE_HOME / LIBRARIES}", "-l:libopapi.so", f"-l:{RUNTIME_LIBRARY}"]
     compiler = os.environ.get("CXX", "c++").split()
     command = [*compiler, *options, f"-I{INCLUDE}", *files, *needed, "-o", str(unfinished)]
     try:
+        library.parent.mkdir(parents=True, exist_ok=True)
         finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if finished.returncode != 0:
             raise RuntimeError(f"{owner}: the sources must compile, but they do not.\n{finished.stdout}")
         unfinished.replace(library)  # as a whole: a process may have the old one loaded
+    except FileNotFoundError as error:
+        remedy = "Install one (apt-get install g++), or name one in CXX."
+        raise RuntimeError(f"{owner}: a compiler must be on PATH, but {compiler[0]} is not. {remedy}") from error
+    except OSError as error:
+        remedy = "Install hostcann where you may write: in a virtual environment."
+        raise RuntimeError(f"{owner}: {vendors} must be a folder that can be written. {remedy}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        if unfinished.is_file():
+            unfinished.unlink()
     installed = sorted(path.parents[2].name for path in vendors.glob(f"*/op_api/lib/{LIBRARY}"))
     (vendors / PRIORITIES).write_text(f"load_priority={','.join(installed)}\n")
     return library
