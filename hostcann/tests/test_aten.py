@@ -241,6 +241,27 @@ def test_gelu_has_its_tanh_form_where_torch_npu_is_asked_for_it() -> None:
     assert run_isolated(gelu_is_that_of_the_cpu, TORCH_NPU_USE_COMPATIBLE_IMPL="1").result == [True, True]
 
 
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_range_and_fast_gelu() -> None:
+    assert torch.range(-1, 3, 0.5, device="npu").cpu().tolist() == torch.range(-1, 3, 0.5).tolist()
+    x = torch.linspace(-4, 4, 100)
+    assert torch.equal(torch_npu.npu_fast_gelu(x.npu()).cpu(), x * torch.sigmoid(x * 1.702))
+
+
+def elements_in_other_formats() -> list[bool]:
+    torch_npu.npu.config.allow_internal_format = True
+    x = torch.arange(35.0).reshape(5, 7)
+    blocked = torch_npu.npu_format_cast(x.npu(), 29)
+    back = torch_npu.npu_format_cast(blocked, 2)
+    return [torch_npu.get_npu_format(blocked) == 29, torch.equal(blocked.cpu(), x), torch.equal(back.cpu(), x)]
+
+
+def test_a_tensor_keeps_its_elements_in_a_blocked_format_and_back() -> None:
+    finished = run_isolated(elements_in_other_formats)
+    finished.check_clean()
+    assert finished.result == [True, True, True]
+
+
 def mean_of_exponential() -> list[float]:
     x = torch.zeros(10_000, device="npu").exponential_(2.0).cpu()
     return [round(x.mean().item(), 1), x.min().item()]

@@ -157,3 +157,38 @@ def test_a_relaxed_capture_or_thread_may_block() -> None:
     assert relaxed[0] == 2
     cann.ok("aclmdlRICaptureEnd", queue, graph)
     cann.fails(107029, "not being captured", "aclmdlRICaptureEnd", queue, graph)
+
+
+@own_process()
+def test_tasks_of_a_group_are_replaced_between_replays() -> None:
+    cann.start()
+    queue, updates, block, graph, group = cann.stream(), cann.stream(), cann.malloc(8), cann.new(), cann.new()
+    before, after = cann.pinned(b"captured"), cann.pinned(b"replaced")
+    cann.ok("aclmdlRICaptureBegin", queue, 0)
+    cann.fails(107031, "no task group", "aclmdlRICaptureTaskGrpEnd", queue, group)
+    cann.ok("aclmdlRICaptureTaskGrpBegin", queue)
+    cann.copy(block, before, 8, cann.H2D, queue)
+    cann.ok("aclmdlRICaptureTaskGrpEnd", queue, group)
+    cann.ok("aclmdlRICaptureEnd", queue, graph)
+
+    def replayed() -> bytes:
+        cann.ok("aclmdlRIExecuteAsync", graph[0], queue)
+        cann.ok("aclrtSynchronizeStream", queue)
+        return cann.read(block, 8)
+
+    assert replayed() == b"captured"
+    cann.ok("aclrtMemset", block, 8, 0, 8)
+    cann.ok("aclmdlRICaptureTaskUpdateBegin", updates, group[0])
+    cann.copy(block, after, 8, cann.H2D, updates)
+    cann.ok("aclmdlRICaptureTaskUpdateEnd", updates)
+    cann.ok("aclrtSynchronizeStream", updates)
+    assert cann.read(block, 8) == bytes(8)
+    assert replayed() == b"replaced"
+
+    cann.ok("aclmdlRICaptureTaskUpdateBegin", updates, group[0])
+    cann.fails(100000, "again, in their order", "aclmdlRICaptureTaskUpdateEnd", updates)
+    assert replayed() == b"replaced"
+    cann.fails(107031, "no update", "aclmdlRICaptureTaskUpdateEnd", updates)
+    cann.ok("aclmdlRIDestroy", graph[0])
+    cann.fails(107017, "task group is gone", "aclmdlRICaptureTaskUpdateBegin", updates, group[0])
+    cann.check_violations()

@@ -95,3 +95,30 @@ def test_the_capacity_is_limited() -> None:
     cann.fails(207001, "EL0004: Failed to allocate 524288", "aclrtMalloc", cann.new(), 512 << 10, 0)
     cann.ok("aclrtFree", block)
     cann.malloc(1 << 20)
+
+
+@own_process(HOSTCANN_STREAM_MODE="lazy")
+def test_registered_host_memory_is_pinned_and_may_have_an_address_of_the_device() -> None:
+    cann.start()
+    queue, mapped, page = cann.stream(), cann.new(), cann.pinned(bytes(4096))
+    buffer = cann.ffi.new("char[]", b"ordinary")
+    cann.ok("aclrtHostRegisterV2", buffer, 8, 0x10000000)
+    block = cann.malloc(8)
+    cann.copy(block, buffer, 8, cann.H2D, queue)
+    cann.ffi.memmove(buffer, b"changed.", 8)
+    cann.ok("aclrtSynchronizeStream", queue)
+    assert cann.read(block, 8) == b"changed."
+    cann.fails(100000, "is registered already", "aclrtHostRegisterV2", buffer, 8, 0x10000000)
+    cann.fails(100000, "flag must be", "aclrtHostRegisterV2", page, 4096, 1)
+    cann.fails(100000, "size must be greater than 0", "aclrtHostRegisterV2", page, 0, 2)
+    cann.fails(100000, "must begin a page", "aclrtHostRegister", cann.plus(page, 8), 8, 0, mapped)
+    cann.ok("aclrtHostRegister", page, 4096, 0, mapped)
+    cann.ok("aclrtMemset", mapped[0], 4096, 7, 4096)
+    assert cann.on_host(page, 4096) == b"\7" * 4096
+    cann.fails(100000, "still registered", "aclrtFreeHost", page)
+    cann.ok("aclrtHostUnregister", page)
+    cann.fails(100000, "is not registered", "aclrtHostUnregister", page)
+    cann.fails(107000, "memory that was freed", "aclrtMemset", mapped[0], 8, 0, 8)
+    cann.check_violations("freed_operand")
+    cann.ok("aclrtHostUnregister", buffer)
+    cann.ok("aclrtFreeHost", page)

@@ -91,3 +91,57 @@ def check_out_of_memory() -> None:
 
 def test_out_of_memory() -> None:
     run_isolated(check_out_of_memory, HOSTCANN_MEMORY="64M").check_clean()
+
+
+def check_attention_of_other_lengths_in_a_graph() -> None:
+    """The lengths are numbers of the host: between replays an update of the graph's task group replaces them."""
+    import torch_npu
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, rows, 16, generator=generator) for heads, rows in ((4, 1), (2, 8), (2, 8)))
+    on_npu = [x.half().npu() for x in (q, k, v)]
+    options = {"num_heads": 4, "num_key_value_heads": 2, "input_layout": "BNSD", "scale": 0.25}
+
+    def expected(lengths: list[int]) -> torch.Tensor:
+        mask = torch.arange(8) < torch.tensor(lengths)[:, None, None, None]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, attn_mask=mask, scale=0.25, enable_gqa=True)
+
+    attended = torch_npu.npu_fused_infer_attention_score(*on_npu, actual_seq_lengths_kv=[3, 8], **options)[0]
+    torch.testing.assert_close(attended.cpu().float(), expected([3, 8]), rtol=0, atol=2e-3)
+    attended, lse = torch_npu.npu_fused_infer_attention_score(*on_npu, softmax_lse_flag=True, **options)
+    scores = q @ k.repeat_interleave(2, 1).mT * 0.25
+    torch.testing.assert_close(lse.cpu(), scores.logsumexp(-1, keepdim=True), rtol=0, atol=2e-3)
+
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, auto_dispatch_capture=True):
+        output = torch_npu.npu_fused_infer_attention_score_v2(
+            *on_npu, num_query_heads=4, num_key_value_heads=2, input_layout="BNSD", softmax_scale=0.25,
+            actual_seq_kvlen=[3, 8],
+        )[0]
+    for lengths in ([5, 1], [8, 2]):
+        graph.update(cpu_update_input=[{"actual_seq_kvlen": lengths}])
+        graph.replay()
+        torch.npu.synchronize()
+        torch.testing.assert_close(output.cpu().float(), expected(lengths), rtol=0, atol=2e-3)
+
+
+def test_attention_of_other_lengths_in_a_graph() -> None:
+    run_isolated(check_attention_of_other_lengths_in_a_graph).check_clean()
+
+
+def check_dropout_in_a_graph() -> None:
+    graph, x = torch.npu.NPUGraph(), torch.ones(1000, device="npu")
+    with torch.npu.graph(graph):
+        y = torch.nn.functional.dropout(x, 0.25)
+    drawn = []
+    for _ in range(2):
+        graph.replay()
+        torch.npu.synchronize()
+        drawn.append(y.cpu())
+    assert not torch.equal(*drawn)
+    assert all(0.65 < (values != 0).double().mean().item() < 0.85 for values in drawn)
+
+
+def test_each_replay_drops_anew() -> None:
+    run_isolated(check_dropout_in_a_graph).check_clean()

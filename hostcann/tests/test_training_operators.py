@@ -132,6 +132,22 @@ def test_derivatives() -> None:
         torch.testing.assert_close(*gradients, rtol=0, atol=0, msg=lambda text, name=operator: f"{name}: {text}")
 
 
+def test_binary_cross_entropy_and_its_derivative(subtests: pytest.Subtests) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, targets, weight = (torch.randn(4, 5, generator=generator) for _ in range(3))
+    for weights, reduction in itertools.product(({}, {"weight": weight, "pos_weight": weight[0].abs()}), ("mean", "sum")):
+        results = []
+        for device in ("npu", "cpu"):
+            x = logits.detach().to(device).requires_grad_()
+            on_device = {name: values.to(device) for name, values in weights.items()}
+            loss = F.binary_cross_entropy_with_logits(x, targets.to(device), reduction=reduction, **on_device)
+            loss.backward()
+            assert x.grad is not None
+            results.append((loss.detach().cpu(), x.grad.cpu()))
+        with subtests.test(weights=list(weights), reduction=reduction):
+            torch.testing.assert_close(*results, rtol=1e-6, atol=1e-6)
+
+
 def test_dropout_drops_the_same_in_both_directions() -> None:
     dtype = torch.bfloat16
     torch.npu.manual_seed(5)

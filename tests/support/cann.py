@@ -57,6 +57,13 @@ aclError aclmdlRICaptureEnd(aclrtStream stream, void **model);
 aclError aclmdlRICaptureThreadExchangeMode(int *mode);
 aclError aclmdlRIExecuteAsync(void *model, aclrtStream stream);
 aclError aclmdlRIDestroy(void *model);
+aclError aclmdlRICaptureTaskGrpBegin(aclrtStream stream);
+aclError aclmdlRICaptureTaskGrpEnd(aclrtStream stream, void **group);
+aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream stream, void *group);
+aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream stream);
+aclError aclrtHostRegister(void *host, uint64_t bytes, int type, void **device);
+aclError aclrtHostRegisterV2(void *host, uint64_t bytes, uint32_t flags);
+aclError aclrtHostUnregister(void *host);
 
 int HcclGetRootInfo(void *root_info);
 int HcclCommInitRootInfo(uint32_t ranks, const void *root_info, uint32_t rank, void **group);

@@ -142,6 +142,40 @@ static void check(OptionalInput mask, int64_t sparse_mode, int64_t pre_tokens, i
   }
 }
 
+// Attention over keys and values of given lengths, without a gradient: what serving engines call.
+static void infer(Input query, Inputs keys, Inputs values, OptionalInput mask,
+                  OptionalIntegers lengths, double scale, int64_t heads, int64_t key_heads,
+                  Text layout, int64_t sparse_mode, bool wants_lse, const Output& attention,
+                  const Output& softmax_lse) {
+  if (keys.size() != 1 || values.size() != 1)
+    refuse("key and value must be lists of one tensor; lists of sequences are not emulated");
+  const int64_t width = width_of(query, heads, layout);
+  const at::Tensor q = by_heads(query, layout, width);
+  const at::Tensor k = by_heads(keys[0], layout, width);
+  const int64_t value_width = width_of(values[0], key_heads == 0 ? heads : key_heads, layout);
+  const at::Tensor v = by_heads(values[0], layout, value_width);
+  std::optional<at::Tensor> keep = allowed(mask, sparse_mode, q.size(2), k.size(2));
+  if (lengths && !lengths->empty()) {
+    const at::Tensor within =
+        at::arange(k.size(2)).unsqueeze(0).lt(at::tensor(*lengths, at::kLong).unsqueeze(1));
+    const at::Tensor by_row = within.unsqueeze(1).unsqueeze(1);
+    keep = keep ? keep->logical_and(by_row) : by_row;
+  }
+  const at::Tensor scores = scores_of(q, for_each_head(k, q), scale, keep);
+  const at::Tensor probabilities = at::_safe_softmax(scores, -1);
+  attention = as_laid_out(at::matmul(probabilities, for_each_head(v, q).to(at::kFloat)), layout);
+  softmax_lse = wants_lse ? at::logsumexp(scores, {-1}, /*keepdim=*/true)
+                          : at::zeros_like(softmax_lse.tensor());
+}
+
+// What infer() has no way to honour.
+static void refuse_if_given(std::initializer_list<std::optional<at::Tensor>> tensors) {
+  for (OptionalInput tensor : tensors) {
+    if (tensor)
+      refuse("quantization, paged keys, padding, prefixes, rope and biases are not emulated here");
+  }
+}
+
 }  // namespace hostcann::aten
 
 OPERATOR(aclnnFlashAttentionScore,
@@ -166,3 +200,62 @@ OPERATOR(aclnnFlashAttentionScoreGrad,
                pseShift || paddingMask || (prefix && !prefix->empty()));
          differentiate(query, key, value, dy, dropMask, attenMask, scaleValue, keepProb, headNum,
                        inputLayout, sparseMode, dqOut, dkOut, dvOut))
+
+// The parameters that the versions of CANN's inference attention share, in their order.
+#define INFERENCE_TENSORS                                                                      \
+  Input query, Inputs key, Inputs value, OptionalInput pseShift, OptionalInput attenMask,      \
+      OptionalIntegers actualSeqLengths, OptionalIntegers actualSeqLengthsKv,                  \
+      OptionalInput deqScale1, OptionalInput quantScale1, OptionalInput deqScale2,             \
+      OptionalInput quantScale2, OptionalInput quantOffset2, OptionalInput antiquantScale,     \
+      OptionalInput antiquantOffset, OptionalInput blockTable, OptionalInput queryPaddingSize, \
+      OptionalInput kvPaddingSize, OptionalInput keyAntiquantScale,                            \
+      OptionalInput keyAntiquantOffset, OptionalInput valueAntiquantScale,                     \
+      OptionalInput valueAntiquantOffset, OptionalInput keySharedPrefix,                       \
+      OptionalInput valueSharedPrefix, OptionalIntegers actualSharedPrefixLen,                 \
+      OptionalInput queryRope, OptionalInput keyRope, OptionalInput keyRopeAntiquantScale
+#define INFERENCE_NUMBERS                                                                       \
+  int64_t numHeads, double scaleValue, int64_t preTokens, int64_t nextTokens, Text inputLayout, \
+      int64_t numKeyValueHeads, int64_t sparseMode, int64_t innerPrecise, int64_t blockSize,    \
+      int64_t antiquantMode, bool softmaxLseFlag, int64_t keyAntiquantMode,                     \
+      int64_t valueAntiquantMode
+#define INFERENCE                                                                                 \
+  refuse_if_given({pseShift,                                                                      \
+                   deqScale1,                                                                     \
+                   quantScale1,                                                                   \
+                   deqScale2,                                                                     \
+                   quantScale2,                                                                   \
+                   quantOffset2,                                                                  \
+                   antiquantScale,                                                                \
+                   antiquantOffset,                                                               \
+                   blockTable,                                                                    \
+                   queryPaddingSize,                                                              \
+                   kvPaddingSize,                                                                 \
+                   keyAntiquantScale,                                                             \
+                   keyAntiquantOffset,                                                            \
+                   valueAntiquantScale,                                                           \
+                   valueAntiquantOffset,                                                          \
+                   keySharedPrefix,                                                               \
+                   valueSharedPrefix,                                                             \
+                   queryRope,                                                                     \
+                   keyRope,                                                                       \
+                   keyRopeAntiquantScale});                                                       \
+  check(attenMask, sparseMode, preTokens, nextTokens, /*keep_probability=*/1, std::nullopt,       \
+        false);                                                                                   \
+  infer(query, key, value, attenMask, actualSeqLengthsKv, scaleValue, numHeads, numKeyValueHeads, \
+        inputLayout, sparseMode, softmaxLseFlag, attentionOut, softmaxLse)
+// The workspace that is enough for all lengths: none, as for each.
+#define MAX_WORKSPACE(name, count)                                                         \
+  extern "C" HOSTCANN_API int name##GetMaxWorkspaceSize(                                   \
+      ATEN_PARAMETERS_##count(name), uint64_t* workspace_size, aclOpExecutor** executor) { \
+    return name##GetWorkspaceSize(ATEN_ARGUMENTS_##count, workspace_size, executor);       \
+  }
+
+OPERATOR(aclnnFusedInferAttentionScoreV3,
+         (INFERENCE_TENSORS, INFERENCE_NUMBERS, Output attentionOut, Output softmaxLse), INFERENCE)
+MAX_WORKSPACE(aclnnFusedInferAttentionScoreV3, 42)
+OPERATOR(aclnnFusedInferAttentionScoreV4,
+         (INFERENCE_TENSORS, OptionalInput dequantScaleQuery, OptionalInput learnableSink,
+          INFERENCE_NUMBERS, int64_t queryQuantMode, Output attentionOut, Output softmaxLse),
+         refuse_if_given({dequantScaleQuery, learnableSink});
+         INFERENCE)
+MAX_WORKSPACE(aclnnFusedInferAttentionScoreV4, 45)

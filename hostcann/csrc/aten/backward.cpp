@@ -1,4 +1,6 @@
 // The derivatives of activations, softmaxes, losses and embeddings: what training asks for.
+#include <ATen/core/Reduction.h>
+
 #include "aten/operator.h"
 
 OPERATOR(aclnnTanhBackward, (Input gradOutput, Input output, Output gradInput),
@@ -27,6 +29,18 @@ OPERATOR(aclnnMseLoss, (Input self, Input target, int64_t reduction, Output out)
 OPERATOR(aclnnMseLossBackward,
          (Input gradOutput, Input self, Input target, int64_t reduction, Output gradInput),
          gradInput = at::mse_loss_backward(gradOutput, self, target, reduction))
+OPERATOR(aclnnBinaryCrossEntropyWithLogits,
+         (Input self, Input target, OptionalInput weightOptional, OptionalInput posWeightOptional,
+          int64_t reduction, Output out),
+         out = at::binary_cross_entropy_with_logits(self, target, weightOptional, posWeightOptional,
+                                                    reduction))
+OPERATOR(aclnnBinaryCrossEntropyWithLogitsBackward,
+         (Input gradOutput, Input self, Input target, OptionalInput weightOptional,
+          OptionalInput posWeightOptional, int64_t reduction, Output out),
+         const at::Tensor hits = posWeightOptional ? *posWeightOptional * target : target;
+         at::Tensor gradient = ((hits + 1 - target) * at::sigmoid(self) - hits) * gradOutput;
+         if (weightOptional) gradient = gradient * *weightOptional;
+         out = reduction == at::Reduction::Mean ? gradient / self.numel() : gradient)
 OPERATOR(aclnnNLLLoss,
          (Input self, Input target, Input weight, int64_t reduction, int64_t ignoreIndex,
           Output out, Output totalWeightOut),

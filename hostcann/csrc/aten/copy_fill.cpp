@@ -13,6 +13,8 @@ OPERATOR(aclnnInplaceFillDiagonal, (Output selfRef, Number fillValue, bool wrap)
 
 OPERATOR(aclnnArange, (Number start, Number end, Number step, Output out),
          out = at::arange(start, end, step, out.options()))
+OPERATOR(aclnnRange, (Number start, Number end, Number step, Output out),
+         out = at::range(start, end, step, out.options()))
 OPERATOR(aclnnLinspace, (Number start, Number end, int64_t steps, Output out),
          out = at::linspace(start, end, steps, out.options()))
 OPERATOR(aclnnEye, (int64_t n, int64_t m, Output out), out = at::eye(n, m, out.options()))

@@ -78,5 +78,9 @@ OPERATOR(aclnnDropoutGenMaskV2,
          (Integers shape, double prob, int64_t seed, int64_t offset, DataType probDataType,
           Output out),
          out = draw_mask(out.tensor().numel(), prob, generator_of(seed, offset)))
+OPERATOR(aclnnDropoutGenMaskV2Tensor,
+         (Integers shape, double prob, Input seed, Input offset, int64_t offsetInGraph,
+          DataType probDataType, Output out),
+         out = draw_mask(out.tensor().numel(), prob, generator_of(seed, offset, offsetInGraph)))
 OPERATOR(aclnnDropoutDoMask, (Input self, Input mask, double prob, Output out),
          out = drop(self, mask, prob))

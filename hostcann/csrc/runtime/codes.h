@@ -17,6 +17,7 @@ inline constexpr int kStreamCaptured = 107027;
 inline constexpr int kEventCaptured = 107028;
 inline constexpr int kStreamNotCaptured = 107029;
 inline constexpr int kCaptureModeNotSupported = 107030;
+inline constexpr int kTaskGroupStatus = 107031;
 inline constexpr int kCaptureUnmatched = 107036;
 inline constexpr int kCaptureWrongThread = 107038;
 inline constexpr int kFeatureNotSupported = 207000;

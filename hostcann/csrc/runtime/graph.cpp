@@ -49,9 +49,15 @@ int Graph::check_valid(const char* function) const {
   return fail(function, kCaptureInvalidated, "the capture is invalid since " + invalid_);
 }
 
+Graph::~Graph() {
+  for (void* group : task_groups_) task_groups().remove(group);
+}
+
 int Graph::append(const char* function, Stream& stream, Task task) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (int status = check_valid(function)) return status;
+  if (const std::shared_ptr<TaskGroup> group = stream.task_group())
+    task = group->place(std::move(task));
   nodes_.push_back(std::make_shared<const Task>(std::move(task)));
   ++clocks_[stream.shared_from_this()][&stream];
   return kSuccess;
@@ -100,6 +106,11 @@ int Graph::finish(const char* function, Stream& stream) {
   return check_valid(function);
 }
 
+void Graph::own_task_group(void* group) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  task_groups_.push_back(group);
+}
+
 void Graph::release_streams() {
   std::vector<std::shared_ptr<Stream>> released;
   {
@@ -108,7 +119,10 @@ void Graph::release_streams() {
     clocks_.clear();
     origin_ = nullptr;
   }
-  for (const std::shared_ptr<Stream>& stream : released) stream->set_capture(nullptr);
+  for (const std::shared_ptr<Stream>& stream : released) {
+    stream->set_capture(nullptr);
+    stream->set_task_group(nullptr);
+  }
 }
 
 bool Graph::capturing() const {
@@ -186,6 +200,7 @@ CANN_API int aclmdlRICaptureEnd(void* stream_handle, void** model) {
   if (!stream) return stream.status;
   std::shared_ptr<Graph> graph = stream->capture();
   if (!graph) return fail(__func__, kStreamNotCaptured, "the stream is not being captured");
+  if (stream->task_group()) graph->invalidate("a task group was not ended");
   const int status = graph->finish(__func__, *stream);
   if (graph->capturing()) return status;  // called wrongly: the capture goes on
   graph->release_streams();

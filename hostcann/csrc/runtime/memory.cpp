@@ -58,6 +58,10 @@ class Block {
     count_live(Live::kBlock, 1);
   }
 
+  /// Bytes of the host's that the device reaches too: no zones, and not its own.
+  Block(uintptr_t address, size_t bytes, void* host)
+      : address_(address), bytes_(bytes), shadow_(static_cast<unsigned char*>(host)) {}
+
   ~Block() {
     if (mapping_ == nullptr) return;
     munmap(mapping_, mapped_bytes_);
@@ -76,6 +80,7 @@ class Block {
 
   /// Reports a written red zone and repairs it, so that one overrun is one violation.
   void check_zones() {
+    if (!mapped()) return;
     check_zone(shadow_ - kFrontZoneBytes, kFrontZoneBytes, "in front of");
     check_zone(shadow_ + bytes_, back_zone_bytes_, "behind");
   }
@@ -137,6 +142,13 @@ int out_of_memory(const char* function, uint64_t bytes, const std::string& why) 
       "EL0004: Failed to allocate " + std::to_string(bytes) + " bytes of device memory: " + why);
 }
 
+/// An odd multiple of 512: nobody may count on more alignment than was promised. 0 when no
+/// addresses are left.
+uintptr_t take_device_address(size_t bytes) {
+  void* base = runtime::take_addresses(bytes + kAddressGap, 2 * kAddressAlignment);
+  return base == nullptr ? 0 : reinterpret_cast<uintptr_t>(base) + kAddressAlignment;
+}
+
 int allocate(const char* function, void** address, size_t bytes) {
   if (int status = runtime::check_usable(function)) return status;
   if (address == nullptr) return fail(function, kInvalidParam, "devPtr must not be null");
@@ -158,11 +170,8 @@ int allocate(const char* function, void** address, size_t bytes) {
     }
     all.used += bytes;
   }
-  // An odd multiple of 512: nobody may count on more alignment than was promised.
-  auto* base =
-      static_cast<char*>(runtime::take_addresses(bytes + kAddressGap, 2 * kAddressAlignment));
-  auto begin = reinterpret_cast<uintptr_t>(base) + kAddressAlignment;
-  std::shared_ptr<Block> block = base == nullptr ? nullptr : std::make_shared<Block>(begin, bytes);
+  const uintptr_t begin = take_device_address(bytes);
+  std::shared_ptr<Block> block = begin == 0 ? nullptr : std::make_shared<Block>(begin, bytes);
   std::unique_lock<std::shared_mutex> lock(all.mutex);
   if (!block || !block->mapped()) {
     all.used -= bytes;
@@ -188,7 +197,7 @@ int release(const char* function, void* address) {
     }
     block = std::move(found->second);
     all.freed.emplace(block->address(), block->bytes());
-    all.used -= block->bytes();
+    if (block->mapped()) all.used -= block->bytes();
     all.blocks.erase(found);
   }
   block->check_zones();
@@ -244,6 +253,17 @@ TaskScope::~TaskScope() {
   }
   delete task;
 }
+
+void* map_to_device(void* host, size_t bytes) {
+  const uintptr_t begin = take_device_address(bytes);
+  if (begin == 0) return nullptr;
+  Memory& all = memory();
+  std::unique_lock<std::shared_mutex> lock(all.mutex);
+  all.blocks.emplace(begin, std::make_shared<Block>(begin, bytes, host));
+  return reinterpret_cast<void*>(begin);
+}
+
+int unmap_from_device(const char* function, void* address) { return release(function, address); }
 
 void check_red_zones() {
   Memory& all = memory();

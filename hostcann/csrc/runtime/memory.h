@@ -26,7 +26,12 @@ uint64_t memory_capacity();
 int64_t memory_in_use();
 void free_all_blocks();
 
-/// Whether [address, address + bytes) is host memory from aclrtMallocHost.
+/// Gives host memory an address of the device's too, until unmap_from_device(); null when none are
+/// left.
+void* map_to_device(void* host, size_t bytes);
+int unmap_from_device(const char* function, void* address);
+
+/// Whether [address, address + bytes) is host memory from aclrtMallocHost, or registered.
 bool is_pinned(const void* address, size_t bytes);
 size_t page_bytes();
 size_t whole_pages(size_t bytes);

@@ -1,5 +1,5 @@
 // The older "single operator" interface. Of what it is told, that is kept which torch_npu reads
-// back; aclopCompileAndExecute itself (libacl_op_compiler.so) always refuses.
+// back, or aclopCompileAndExecute (libacl_op_compiler.so) needs.
 #include <vector>
 
 #include "runtime/errors.h"
@@ -14,7 +14,10 @@ struct aclTensorDesc {
   std::vector<int64_t> sizes;
 };
 
-struct aclDataBuffer {};
+struct aclDataBuffer {
+  void* data;
+  size_t bytes;
+};
 
 struct aclopAttr {};
 
@@ -81,8 +84,16 @@ CANN_API int aclSetTensorPlaceMent(aclTensorDesc* description, int /*memory_type
   return description == nullptr ? fail(__func__, kInvalidParam, "desc must not be null") : kSuccess;
 }
 
-CANN_API aclDataBuffer* aclCreateDataBuffer(void* /*data*/, size_t /*bytes*/) {
-  return new aclDataBuffer;
+CANN_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) {
+  return new aclDataBuffer{data, bytes};
+}
+
+CANN_API void* aclGetDataBufferAddr(const aclDataBuffer* buffer) {
+  return buffer == nullptr ? nullptr : buffer->data;
+}
+
+CANN_API size_t aclGetDataBufferSizeV2(const aclDataBuffer* buffer) {
+  return buffer == nullptr ? 0 : buffer->bytes;
 }
 
 CANN_API int aclDestroyDataBuffer(const aclDataBuffer* buffer) {

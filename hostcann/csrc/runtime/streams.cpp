@@ -127,6 +127,16 @@ void Stream::set_capture(std::shared_ptr<Graph> graph) {
   capture_ = std::move(graph);
 }
 
+std::shared_ptr<TaskGroup> Stream::task_group() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return task_group_;
+}
+
+void Stream::set_task_group(std::shared_ptr<TaskGroup> group) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  task_group_ = std::move(group);
+}
+
 bool Stream::may_run() const {
   if (queue_.empty()) return false;
   return draining_ || completed_ < permitted_ || current_mode.mode.load() != StreamMode::kLazy;
@@ -197,8 +207,13 @@ Found<Stream> find_stream(const char* function, void* handle) {
 int submit(const char* function, Stream& stream, Task task, const Caller& caller) {
   const bool dropped = task.is_kernel && null_kernels();
   std::shared_ptr<Graph> graph = stream.capture();
-  if (!graph && task.activity) count(*task.activity, caller);
+  const std::shared_ptr<TaskGroup> updated = graph ? nullptr : stream.task_group();
+  if (!graph && !updated && task.activity) count(*task.activity, caller);
   if (dropped) return kSuccess;
+  if (updated) {
+    updated->offer(std::move(task));
+    return kSuccess;
+  }
   if (graph) return graph->append(function, stream, std::move(task));
   Failure failure = stream.context()->reported_failure();
   if (failure.code != kSuccess) {

@@ -36,6 +36,7 @@ struct Task {
 };
 
 class Graph;
+class TaskGroup;
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -66,6 +67,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::shared_ptr<Graph> capture() const;
   void set_capture(std::shared_ptr<Graph> graph);
 
+  /// The group that the stream's tasks are captured into, or the one that they update.
+  std::shared_ptr<TaskGroup> task_group() const;
+  void set_task_group(std::shared_ptr<TaskGroup> group);
+
  private:
   void work();
   void run(const Task& task);
@@ -89,6 +94,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool stopped_ = false;
   std::thread thread_;
   std::shared_ptr<Graph> capture_;
+  std::shared_ptr<TaskGroup> task_group_;
 };
 
 HandleTable<Stream>& streams();

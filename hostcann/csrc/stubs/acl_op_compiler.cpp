@@ -1,10 +1,18 @@
-// libacl_op_compiler.so: compiling and running single operators at run time. Options are kept;
-// running one is refused, always: a success without a result would leave garbage in the outputs.
+// libacl_op_compiler.so: compiling and running single operators at run time. Options are kept.
+// Identity runs, with which torch_npu takes tensors from one memory format to another; all others
+// are refused: a success without a result would leave garbage in the outputs.
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
 
 #include "stubs/stub.h"
+
+struct aclTensorDesc;
+struct aclDataBuffer;
+extern "C" int aclGetTensorDescType(const aclTensorDesc* description);
+extern "C" void* aclGetDataBufferAddr(const aclDataBuffer* buffer);
+extern "C" size_t aclGetDataBufferSizeV2(const aclDataBuffer* buffer);
 
 namespace {
 
@@ -14,6 +22,28 @@ struct Options {
 };
 
 Options& options() { return hostcann::only<Options>(); }
+
+/// The input's elements, in the output's format. A blocked format is a label here: the elements lie
+/// in the order of their indices at the beginning of a storage that has room for the blocks, and no
+/// aclnn operator takes such a tensor.
+int change_format(const aclTensorDesc* from_description, const aclDataBuffer* from,
+                  const aclTensorDesc* to_description, const aclDataBuffer* to, void* stream) {
+  if (aclGetTensorDescType(from_description) != aclGetTensorDescType(to_description)) {
+    return hostcann::set_error(hostcann::kInvalidParam,
+                               "aclopCompileAndExecute: Identity: the types of x and y must agree");
+  }
+  const void* source = aclGetDataBufferAddr(from);
+  void* target = aclGetDataBufferAddr(to);
+  const size_t read = aclGetDataBufferSizeV2(from);
+  const size_t written = aclGetDataBufferSizeV2(to);
+  auto kernel = [=] {
+    const std::byte* elements = hostcann::resolve(source, read, "Identity: x");
+    std::byte* result = hostcann::resolve(target, written, "Identity: y");
+    std::memmove(result, elements, std::min(read, written));
+    if (written > read) std::memset(result + read, 0, written - read);
+  };
+  return hostcann::launch(stream, "Identity", kernel, {read, written}, hostcann::find_caller());
+}
 
 int refuse_operator(const char* function, const char* operator_type) {
   return hostcann::set_error(
@@ -49,7 +79,17 @@ extern "C" HOSTCANN_API int aclGetCompileopt(int option, char* value, size_t len
   return hostcann::kSuccess;
 }
 
-extern "C" HOSTCANN_API int aclopCompileAndExecute(const char* operator_type, ...) {
+extern "C" HOSTCANN_API int aclopCompileAndExecute(
+    const char* operator_type, int inputs, const aclTensorDesc* const input_descriptions[],
+    const aclDataBuffer* const input_buffers[], int outputs,
+    const aclTensorDesc* const output_descriptions[], aclDataBuffer* const output_buffers[],
+    const void* /*attributes*/, int /*engine*/, int /*compile_flag*/, const char* /*path*/,
+    void* stream) {
+  if (operator_type != nullptr && std::string(operator_type) == "Identity" && inputs == 1 &&
+      outputs == 1) {
+    return change_format(input_descriptions[0], input_buffers[0], output_descriptions[0],
+                         output_buffers[0], stream);
+  }
   return refuse_operator(__func__, operator_type);
 }
 
