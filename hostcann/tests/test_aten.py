@@ -73,6 +73,29 @@ def test_npu_rms_norm() -> None:
         torch.testing.assert_close(actual.cpu(), F.rms_norm(x, (8,), weight, 1e-6), rtol=tolerance, atol=tolerance)
 
 
+GATED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {  # torch_npu's, and its formula
+    "npu_fast_gelu": (lambda x: torch_npu.npu_fast_gelu(x), lambda x: x * torch.sigmoid(1.702 * x)),
+    "npu_swiglu": (lambda x: torch_npu.npu_swiglu(x), lambda x: F.silu(x[:, :4]) * x[:, 4:]),
+    "npu_swiglu of rows": (lambda x: torch_npu.npu_swiglu(x, dim=0), lambda x: F.silu(x[:3]) * x[3:]),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_activations_of_torch_npu_alone(name: str) -> None:
+    """Values and derivatives; vllm_ascend's layers call them."""
+    function, formula = GATED[name]
+    for dtype in FLOATS:
+        values = make((6, 8), dtype, 0)
+        x, on_npu = values.clone().requires_grad_(), values.npu().requires_grad_()
+        expected, actual = formula(x), function(on_npu)
+        expected.sum().backward()
+        actual.sum().backward()
+        assert x.grad is not None and on_npu.grad is not None
+        for got, want in ((actual, expected), (on_npu.grad, x.grad)):
+            tolerance = 1e-6 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=tolerance, atol=tolerance)
+
+
 def test_strided_views_are_read_and_written_in_place() -> None:
     x = make((6, 8), torch.float32, 1)
     y = x.npu()

@@ -15,6 +15,13 @@ OPERATOR(aclnnGeluBackward, (Input gradOutput, Input self, Output gradInput),
          gradInput = at::gelu_backward(gradOutput, self))
 OPERATOR(aclnnGeluBackwardV2, (Input gradOutput, Input self, Text approximate, Output gradInput),
          gradInput = at::gelu_backward(gradOutput, self, approximate))
+OPERATOR(aclnnFastGeluBackward, (Input gradOutput, Input self, Output gradInput),
+         const auto sigmoid = at::sigmoid(self * 1.702);
+         gradInput = gradOutput * sigmoid * (1 + self * 1.702 * (1 - sigmoid)))
+OPERATOR(aclnnSwiGluGrad, (Input gradOutput, Input x, int64_t dim, Output out),
+         const auto halves = x.chunk(2, dim);
+         const auto gradGate = at::silu_backward(gradOutput * halves.at(1), halves.at(0));
+         out = at::cat({gradGate, gradOutput * at::silu(halves.at(0))}, dim))
 OPERATOR(aclnnSoftmaxBackward, (Input gradOutput, Input output, int64_t dim, Output gradInput),
          gradInput = at::_softmax_backward_data(gradOutput, output, dim, output.scalar_type()))
 OPERATOR(aclnnLogSoftmaxBackward, (Input gradOutput, Input output, int64_t dim, Output out),

@@ -57,6 +57,9 @@ OPERATOR(aclnnGelu, (Input self, Output out), out = at::gelu(self))
 OPERATOR(aclnnFastGelu, (Input self, Output out), out = self * at::sigmoid(self * 1.702))
 OPERATOR(aclnnGeluV2, (Input self, int64_t approximate, Output out),
          out = at::gelu(self, approximate == 0 ? "none" : "tanh"))
+OPERATOR(aclnnFastGelu, (Input self, Output out), out = self * at::sigmoid(self * 1.702))
+OPERATOR(aclnnSwiGlu, (Input x, int64_t dim, Output out), const auto halves = x.chunk(2, dim);
+         out = at::silu(halves.at(0)) * halves.at(1))
 UNARY(LogSigmoid, log_sigmoid)
 OPERATOR(aclnnLogSigmoidForward, (Input self, Output out, Output buffer),
          out = at::log_sigmoid(self);
