@@ -54,7 +54,6 @@ UNARY(Trunc, trunc)
 // ---- activations ----
 
 OPERATOR(aclnnGelu, (Input self, Output out), out = at::gelu(self))
-OPERATOR(aclnnFastGelu, (Input self, Output out), out = self * at::sigmoid(self * 1.702))
 OPERATOR(aclnnGeluV2, (Input self, int64_t approximate, Output out),
          out = at::gelu(self, approximate == 0 ? "none" : "tanh"))
 OPERATOR(aclnnFastGelu, (Input self, Output out), out = self * at::sigmoid(self * 1.702))
