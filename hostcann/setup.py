@@ -90,6 +90,7 @@ LIBRARIES = [
     library("hccl", "hccl", ["ascendcl"]),
     library("hcomm", "stubs", ["hccl"]),
     library("opapi", "opapi", ["ascendcl"]),
+    library("nnopbase", "stubs", ["opapi", "ascendcl"]),
     library("opapi_math", "aten", ["opapi", "ascendcl"], has_torch=True),
 ]
 

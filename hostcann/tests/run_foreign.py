@@ -17,11 +17,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 OUTCOMES = ("error", "failed", "skipped", "passed")
 RECORD = "RUN_FOREIGN_RECORD"
@@ -29,7 +30,7 @@ NO_CASES = 5  # the status of pytest
 
 
 def note(case: str, outcome: str, message: str = "") -> None:
-    """Appends a line to the record: a case is "collected", then it has "started", then each phase has an outcome."""
+    """Appends a line to the record: a case is "collected", has "started", has an outcome a phase, has "finished"."""
     with open(os.environ[RECORD], "a") as record:
         record.write(json.dumps([case, outcome, message]) + "\n")
 
@@ -49,6 +50,11 @@ def pytest_collection_finish(session: Any) -> None:
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Writes down that a case starts."""
     note(nodeid, "started")
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Writes down that a case has ended; one that has not did not pass."""
+    note(nodeid, "finished")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -92,10 +98,10 @@ def run_once(cases: list[str], folder: Path, limit: int, log: Path) -> tuple[dic
     left = []
     for case, seen in phases.items():
         outcome = next((outcome for outcome in OUTCOMES if outcome in seen), None)
-        if outcome is not None:
-            found[case] = {"outcome": outcome, "message": seen[outcome]}
-        elif "started" in seen:
+        if "started" in seen and "finished" not in seen:
             found[case] = {"outcome": "error", "message": end}
+        elif outcome is not None:
+            found[case] = {"outcome": outcome, "message": seen[outcome]}
         else:
             left.append(case)
     if not found and end != f"the process ended with status {NO_CASES}":

@@ -90,7 +90,8 @@ def test_activations_of_torch_npu_alone(name: str) -> None:
         expected, actual = formula(x), function(on_npu)
         expected.sum().backward()
         actual.sum().backward()
-        assert x.grad is not None and on_npu.grad is not None
+        assert x.grad is not None
+        assert on_npu.grad is not None
         for got, want in ((actual, expected), (on_npu.grad, x.grad)):
             tolerance = 1e-6 if dtype == torch.float32 else 2e-2
             torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=tolerance, atol=tolerance)

@@ -116,7 +116,11 @@ def check_attention_of_other_lengths_in_a_graph() -> None:
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph, auto_dispatch_capture=True):
         output = torch_npu.npu_fused_infer_attention_score_v2(
-            *on_npu, num_query_heads=4, num_key_value_heads=2, input_layout="BNSD", softmax_scale=0.25,
+            *on_npu,
+            num_query_heads=4,
+            num_key_value_heads=2,
+            input_layout="BNSD",
+            softmax_scale=0.25,
             actual_seq_kvlen=[3, 8],
         )[0]
     for lengths in ([5, 1], [8, 2]):

@@ -135,7 +135,9 @@ def test_derivatives() -> None:
 def test_binary_cross_entropy_and_its_derivative(subtests: pytest.Subtests) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, targets, weight = (torch.randn(4, 5, generator=generator) for _ in range(3))
-    for weights, reduction in itertools.product(({}, {"weight": weight, "pos_weight": weight[0].abs()}), ("mean", "sum")):
+    for weights, reduction in itertools.product(
+        ({}, {"weight": weight, "pos_weight": weight[0].abs()}), ("mean", "sum")
+    ):
         results = []
         for device in ("npu", "cpu"):
             x = logits.detach().to(device).requires_grad_()
