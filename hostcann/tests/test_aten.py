@@ -277,13 +277,15 @@ def elements_in_other_formats() -> list[bool]:
     x = torch.arange(35.0).reshape(5, 7)
     blocked = torch_npu.npu_format_cast(x.npu(), 29)
     back = torch_npu.npu_format_cast(blocked, 2)
-    return [torch_npu.get_npu_format(blocked) == 29, torch.equal(blocked.cpu(), x), torch.equal(back.cpu(), x)]
+    empty = torch_npu.npu_format_cast(x[:0].npu(), 29)
+    kept = (torch.equal(blocked.cpu(), x), torch.equal(back.cpu(), x), empty.cpu().shape == (0, 7))
+    return [torch_npu.get_npu_format(blocked) == 29, *kept]
 
 
 def test_a_tensor_keeps_its_elements_in_a_blocked_format_and_back() -> None:
     finished = run_isolated(elements_in_other_formats)
     finished.check_clean()
-    assert finished.result == [True, True, True]
+    assert finished.result == [True, True, True, True]
 
 
 def mean_of_exponential() -> list[float]:

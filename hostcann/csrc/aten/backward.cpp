@@ -39,8 +39,8 @@ OPERATOR(aclnnMseLossBackward,
 OPERATOR(aclnnBinaryCrossEntropyWithLogits,
          (Input self, Input target, OptionalInput weightOptional, OptionalInput posWeightOptional,
           int64_t reduction, Output out),
-         out = at::binary_cross_entropy_with_logits(self, target, weightOptional, posWeightOptional,
-                                                    reduction))
+         out = at::binary_cross_entropy_with_logits(self.to(at::kFloat), target.to(at::kFloat),
+                                                    weightOptional, posWeightOptional, reduction))
 OPERATOR(aclnnBinaryCrossEntropyWithLogitsBackward,
          (Input gradOutput, Input self, Input target, OptionalInput weightOptional,
           OptionalInput posWeightOptional, int64_t reduction, Output out),

@@ -37,10 +37,11 @@ int change_format(const aclTensorDesc* from_description, const aclDataBuffer* fr
   const size_t read = aclGetDataBufferSizeV2(from);
   const size_t written = aclGetDataBufferSizeV2(to);
   auto kernel = [=] {
-    const std::byte* elements = hostcann::resolve(source, read, "Identity: x");
+    if (written == 0) return;
     std::byte* result = hostcann::resolve(target, written, "Identity: y");
-    std::memmove(result, elements, std::min(read, written));
-    if (written > read) std::memset(result + read, 0, written - read);
+    const size_t copied = std::min(read, written);
+    if (copied > 0) std::memmove(result, hostcann::resolve(source, read, "Identity: x"), copied);
+    std::memset(result + copied, 0, written - copied);
   };
   return hostcann::launch(stream, "Identity", kernel, {read, written}, hostcann::find_caller());
 }
