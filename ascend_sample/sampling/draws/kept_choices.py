@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,20 +42,35 @@ def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tens
     return torch.pow(FALL, widened.addcdiv_(ones, widened, value=WIDTH**2), out=out)
 
 
-class Told(NamedTuple):
-    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Dense` of these tokens.
+class Listed:
+    """What the CPU kernel keeps of some rows.
 
-    Attributes:
-        logprobs: float32 [rows].
+    Args:
+        sets: what is kept of all rows of a batch, as `KeptSets` has it.
+        rows: int64 [rows], which of them; those that keep nothing have a status that is not OK.
     """
 
-    logprobs: Tensor
+    def __init__(self, sets: Sequence[Tensor], rows: npt.NDArray[np.int64]) -> None:
+        offsets, self._ids, self._logprobs, counts = (tensor.numpy() for tensor in sets)
+        self._starts, self._counts = offsets[rows], counts[rows]
 
     def logprobs_of(self, token_ids: Tensor) -> Tensor:
-        return self.logprobs
+        """Returns the logarithm of the probability of a kept token of each row, float32 [rows]; any if none is kept."""
+        found = np.zeros(len(token_ids), np.float32)
+        for row, token_id in enumerate(token_ids.tolist()):
+            if self._counts[row]:
+                ids = self._ids[self._starts[row] : self._starts[row] + self._counts[row]]
+                found[row] = self._logprobs[self._starts[row] + ids.searchsorted(token_id)]
+        return torch.from_numpy(found)
 
-    def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
-        torch.exp(self.logprobs, out=out)
+    def dense(self, vocab_size: int) -> Dense:
+        """Returns the same as whole rows."""
+        values = torch.full((len(self._counts), vocab_size), -torch.inf, dtype=torch.float32, device="cpu")
+        rows = np.repeat(np.arange(len(self._counts)), self._counts)
+        first = np.repeat(np.cumsum(self._counts) - self._counts, self._counts)
+        places = np.repeat(self._starts, self._counts) + np.arange(len(rows)) - first
+        values.numpy()[rows, self._ids[places]] = self._logprobs[places]
+        return Dense(values)
 
 
 class Dense:

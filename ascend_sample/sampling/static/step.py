@@ -29,13 +29,20 @@ from ascend_sample.sampling.edits.bitmask import placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.device_routes import AnyRows, Rows, Segments, Sorted, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
 from ascend_sample.sampling.step.kept import KeptSets, kept_values, listed
-from ascend_sample.sampling.step.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
+from ascend_sample.sampling.step.logprobs import (
+    LogprobRows,
+    Logprobs,
+    LogprobsMode,
+    gather_logprobs,
+    processed_logprobs,
+)
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 NAME: Final = "StaticStep"
@@ -149,7 +156,7 @@ class StaticStep:
             width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
-        self._asking = AskingRows.of(range(rows), rows, self._most, self.logits.device)
+        self._asking = LogprobRows.of(RowSet.all(rows), self._most, self.logits.device)
         self.edits = StaticEdits(
             rows,
             vocab_size,
@@ -264,17 +271,15 @@ class StaticStep:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        distributions = self.distributions(edited, given)
-        return processed_logprobs(
-            self._asking, edited, self.logprobs_mode, self.token_ids, given, distributions, self.keep_ties
-        )
+        asking = self._asking._replace(parameters=given, distributions=self.distributions(edited, given))
+        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids, self.keep_ties)
 
     def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
         """Returns what the filters keep of all rows."""
         assert self.kept is not None, "it is wanted"
         rows = len(edited)
         values = kept_values(edited, given, self.distributions(edited, given), self.keep_ties)
-        return listed(values, self.status, self._asking, rows, len(self.kept.ids) // rows)
+        return listed(values, self.status, self._asking.rows, rows, len(self.kept.ids) // rows)
 
     def distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
         """Returns those of all rows, whatever they ask for; None where torch's operators find what is kept."""

@@ -34,7 +34,6 @@ class SamplingRoute(str, enum.Enum):
     GREEDY = "greedy"  # the argmax by torch
     FUSED_V2 = "fused_v2"  # top_k_top_p_sample_v2 on the device, once for all such rows
     FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
-    FUSED_ROUNDED = "fused_rounded"  # the same, of float32 logits that are rounded to float16: where that is asked for
     TOP_K = "top_k"  # the first of the sorted row by torch, and their race by rank
     SEGMENTS = "segments"  # the weights of whole rows by torch, and their races by segment and place
     FUSED_SEGMENTS = "fused_segments"  # the same of what one of the two operators keeps
@@ -47,16 +46,14 @@ class Abilities(NamedTuple):
     native: bool  # the CPU kernel
     fused: bool  # aclnnTopKTopPSample, for this dtype
     fused_v2: bool  # aclnnTopKTopPSampleV2, for float32
-    rounds: bool = False  # logits of this dtype may be rounded to float16 for aclnnTopKTopPSample
 
 
-def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
+def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
     """Asks the package what serves logits of ``dtype`` on ``device``.
 
     Args:
         device: of the logits.
         dtype: of the logits.
-        round_float32: whether float32 logits may be rounded to float16.
     """
 
     def is_served(operator: str, dtype: torch.dtype) -> bool:
@@ -64,8 +61,7 @@ def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool =
 
     if device.type == "cpu":
         return Abilities(native=True, fused=False, fused_v2=False)
-    rounds = round_float32 and dtype == torch.float32 and is_served(OPERATOR_NAME, torch.float16)
-    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32), rounds)
+    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32))
 
 
 def are_served_alike_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
@@ -122,11 +118,6 @@ RULES: Final[tuple[Rule, ...]] = (
         SamplingRoute.FUSED,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
         lambda rows, has: has.fused & rows.is_ranked & rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature,
-    ),
-    Rule(
-        SamplingRoute.FUSED_ROUNDED,
-        "top-k of float32 logits, which round_float32 allows to round to float16: aclnnTopKTopPSample",
-        lambda rows, has: has.rounds & rows.is_ranked & ~rows.has_min_p,
     ),
     Rule(
         SamplingRoute.TOP_K,
