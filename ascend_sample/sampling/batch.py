@@ -370,7 +370,7 @@ class SamplingBatch:
             TypeError: the logits are no tensor of floats.
             ValueError: they have the wrong shape or device, or a graph is captured there.
         """
-        arguments.check_logits(logits, len(self), self.vocab_size, self.device)
+        arguments.check_batch_logits(logits, len(self), self.vocab_size, self.device)
         whole, plan = self.edited(logits), self.row_edits.plan
         if whole is None or plan is None:
             return None

@@ -14,7 +14,7 @@ from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits, check_numbers
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Rows
+from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, RouteRows
 from ascend_sample.sampling.step.kept import KeptRows
 from ascend_sample.sampling.step.serving import (
     Drawn,
@@ -157,6 +157,6 @@ def _groups(
         return place_groups(parameters, logits, keep_ties)
     vocab_size = logits.shape[1]
     own = parameters.for_operators(vocab_size)
-    rows = Rows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
+    rows = RouteRows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
     route = AnyRows(rows) if largest_k is None else FusedV2(rows)
     return [PlacedGroup(route, RowSet.all(len(logits)), own, vocab_size)]

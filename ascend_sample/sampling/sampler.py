@@ -11,7 +11,7 @@ from torch import Tensor
 from ascend_sample._errors import check_bool, check_instance, check_integer, how_to_fit, refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
-from ascend_sample.sampling.edits.bitmask import Rows, placed_bitmask
+from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
@@ -119,7 +119,7 @@ class Sampler:
         purpose: Purpose = Purpose.DRAW,
         advance: bool = True,
         bitmask: Tensor | None = None,
-        bitmask_rows: Rows | None = None,
+        bitmask_rows: BitmaskRows | None = None,
     ) -> SamplerOutput:
         """Samples one token for each row of the batch.
 

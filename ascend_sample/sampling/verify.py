@@ -26,7 +26,7 @@ from ascend_sample.sampling.drafts.judging import Proposals, judge, target_proba
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, KeptPlaces, PlacesLayout
 from ascend_sample.sampling.drafts.trees import Followed, TreeLayout
 from ascend_sample.sampling.draws.noise import Purpose
-from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.edits.bitmask import Bitmask, BitmaskRows, placed_bitmask
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.table import to_device
@@ -96,7 +96,7 @@ def verify_drafts(
     draft_candidates: Tensor | None = None,
     sampler: Sampler | None = None,
     bitmask: Tensor | None = None,
-    bitmask_rows: Rows | None = None,
+    bitmask_rows: BitmaskRows | None = None,
 ) -> VerifiedDrafts:
     """Judges drafts by the logits of the pass that has read them: a request gets what it would get without drafts.
 

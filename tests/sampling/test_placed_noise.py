@@ -43,7 +43,7 @@ def test_each_group_gets_its_own(device: str, is_known: bool, purpose: Purpose) 
             assert noise is None
             continue
         assert noise is not None
-        seeds, positions = (torch.from_numpy(of_batch[group.rows]) for of_batch in keys)
+        seeds, positions = (torch.from_numpy(of_batch[group.rows.host]) for of_batch in keys)
         assert torch.equal(noise.cpu(), exponential_noise(seeds, positions, group.lanes, purpose=purpose))
 
 

@@ -5,7 +5,7 @@ A step copies the logits once, as float32, and then reads, computes and writes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -41,16 +41,14 @@ class Penalties(NamedTuple):
         occurrences: int32 [rows, n], 2 * (how often in the output) + (1 if in the prompt) of each: 0 for ids that were
             not seen.
         bases: int64 [rows, 1], what an id becomes a place in flattened logits with, as of `Biases`.
-        repetition, presence, frequency: float32 [rows]; None where no row has any.
+        numbers: float32 [rows] each, of repetition, presence and frequency; None where no row has any.
         scaled: what applies the repetition penalty, from `processing.scaling_of`.
     """
 
     ids: Tensor
     occurrences: Tensor
     bases: Tensor
-    repetition: Tensor | None
-    presence: Tensor | None
-    frequency: Tensor | None
+    numbers: Sequence[Tensor | None]
     scaled: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -98,7 +96,7 @@ def apply(logits: Tensor, edits: LogitsEdits, bits: Tensor, columns: int | None 
 
 def _penalize(flat: Tensor, penalties: Penalties) -> None:
     """Penalises flattened logits in place; an id that was not seen stands for the place that nobody reads."""
-    ids, occurrences, bases, repetition, presence, frequency, scaled = penalties
+    ids, occurrences, bases, (repetition, presence, frequency), scaled = penalties
     places = (ids + bases).masked_fill_(occurrences == 0, UNREAD)
     counts = torch.div(occurrences, 2.0, rounding_mode="floor")
     seen = flat.index_select(0, places.view(-1)).view_as(places)

@@ -46,9 +46,7 @@ class PenalizedRows:
         penalties = host.stacked(PENALTIES)[:, rows]
         is_on = (penalties != [[1.0], [0.0], [0.0]]).any(1).tolist()
         there = to_device(penalties, slots.device)
-        self._repetition, self._presence, self._frequency = (
-            penalty if on else None for penalty, on in zip(there, is_on, strict=True)
-        )
+        self._numbers = [penalty if on else None for penalty, on in zip(there, is_on, strict=True)]
         self._scaled = scaling_of(penalties[0])
         self._before = None
         if before is not None and before.shape[1]:
@@ -70,8 +68,8 @@ class PenalizedRows:
 
     def penalties(self, drafts: Tensor | None) -> Penalties:
         """Returns how entries of the rows are penalised in this step."""
-        options = (self._bases, self._repetition, self._presence, self._frequency, self._scaled)
-        return Penalties(*self.seen(drafts), *options)
+        ids, occurrences = self.seen(drafts)
+        return Penalties(ids, occurrences, self._bases, self._numbers, self._scaled)
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row of the batch."""
@@ -92,9 +90,9 @@ class PenalizedRows:
         held = self._held[every]
         parts = (tokens, every, held * self._slots.vocab_size, self._ends(held) + before)
         named, each, counted_from, ends = to_device(numpy.stack(parts), token_ids.device)
-        twos = self._twos.new_full((len(every),), 2)
+        twos, ones = self._twos.new_full((len(every),), 2), torch.ones_like(each)
         self._write(token_ids.index_select(0, named), counted_from, twos, ends, 0, are_ids=False)
-        self._next.index_add_(0, each, torch.ones_like(each))
+        self._next.index_add_(0, each, ones)
         numpy.add.at(self._slots.lengths, held, 1)
 
     def _ends(self, held: Ids) -> Ids:

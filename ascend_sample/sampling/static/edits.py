@@ -142,7 +142,7 @@ class StaticEdits:
             edits = edits._replace(biases=Biases((self._addend_ids + self._bases).view(-1), self._addends.view(-1)))
         if self.history:
             ids, occurrences = with_drafts(self._seen, self._occurrences_of, self._drafts_before(), self._vocab_size)
-            seen = Penalties(ids, occurrences, self._bases, *penalties, scaled_by_sign)
+            seen = Penalties(ids, occurrences, self._bases, list(penalties), scaled_by_sign)
             edits = edits._replace(penalties=seen)
         if self.bitmask:
             edits = edits._replace(words=self._own_words & self._words)

@@ -24,8 +24,7 @@ from ascend_sample.sampling.draws.weights import (
     scaled,
     status_of,
 )
-from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
-from ascend_sample.sampling.edits.bitmask import placed_bitmask
+from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
@@ -33,7 +32,7 @@ from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import AnyRows, Rows, Segments, Sorted, draw_by_second_operator
+from ascend_sample.sampling.step.device_routes import AnyRows, RouteRows, Segments, Sorted, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
 from ascend_sample.sampling.step.kept import KeptSets, kept_values, listed
 from ascend_sample.sampling.step.logprobs import (
@@ -251,7 +250,7 @@ class StaticStep:
         own = given.for_operators(self.logits.shape[1])
         logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
-            rows = Rows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
+            rows = RouteRows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
             route = Sorted(rows, self.largest_k, self._chunk_lanes) if self.only_top_k else AnyRows(rows)
             token_ids = route(logits, noise, is_own=False)
         else:
@@ -309,7 +308,7 @@ class StaticStep:
         if self.only_top_k:
             return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
-        segments = Segments(Rows(unranked, logits, vocab_size, False, has_v2=True))
+        segments = Segments(RouteRows(unranked, logits, vocab_size, False, has_v2=True))
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 

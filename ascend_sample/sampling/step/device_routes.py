@@ -30,7 +30,7 @@ from ascend_sample.sampling.step.distribution import exceeded
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 
 
-class Rows(NamedTuple):
+class RouteRows(NamedTuple):
     """The rows that a route is made for.
 
     Attributes:
@@ -94,7 +94,7 @@ class Greedy:
 
     lanes = 0
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         pass
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
@@ -108,7 +108,7 @@ class FusedV2:
     At temperature 1 logits are taken as they are, whatever the other rows have: a shift would round them.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = min(rows.most_k, rows.vocab_size)
         self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
         self._top_p = exceeded(rows.parameters.top_p)
@@ -159,7 +159,7 @@ class Fused:
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = min(rows.most_k, rows.vocab_size)
         self._top_k = rows.parameters.top_k
         self._top_p = convert_p(rows.parameters.top_p, rows.logits)
@@ -175,7 +175,7 @@ class Fused:
 class Segments:
     """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = lanes_of(rows.vocab_size)
         self._divisor, self._min_p = rows.divisor(), rows.column("min_p")
         self._top_k = rows.parameters.top_k  # off for all
@@ -235,7 +235,7 @@ class Sorted:
             launches that read less. None: rows are sorted as a whole.
     """
 
-    def __init__(self, rows: Rows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
+    def __init__(self, rows: RouteRows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
         self._chunk_lanes = chunk_lanes
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
@@ -269,7 +269,7 @@ class Sorted:
 class SortedSegments(Sorted):
     """What a sorted row keeps, back in the places of its ids: it races by segment."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         facts, vocab_size = rows.parameters.facts, rows.vocab_size
         is_bounded = facts is not None and not rows.keep_ties and is_limited(facts["top_k"], vocab_size).all()
         super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
@@ -283,7 +283,7 @@ class SortedSegments(Sorted):
 class AnyRows(Sorted):
     """Rows of which the host knows nothing: both races are run, and the parameters choose."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         super().__init__(rows, vocab_size)
         self._most_k = min(LARGEST_FUSED_K, vocab_size)
@@ -351,7 +351,7 @@ def an_id(token_ids: Tensor, logits: Tensor) -> Tensor:
     return token_ids.clamp_(0, logits.shape[1] - 1)
 
 
-ROUTES: Final[dict[SamplingRoute, Callable[[Rows], Route]]] = {
+ROUTES: Final[dict[SamplingRoute, Callable[[RouteRows], Route]]] = {
     SamplingRoute.GREEDY: Greedy,
     SamplingRoute.FUSED_V2: FusedV2,
     SamplingRoute.FUSED: Fused,

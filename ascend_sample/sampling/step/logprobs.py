@@ -327,7 +327,9 @@ def _processed_in_blocks(
         asked = asking._replace(rows=RowSet.all(len(block)), named=named)
         found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))
         del kept  # the next block has its memory
-    ids, values, ranks = (torch.cat([each[part] for each in found]) for part in (1, 2, 3))
+    values, ids, ranks = (
+        torch.cat(parts) for parts in zip(*((each.values, each.token_ids, each.ranks) for each in found), strict=True)
+    )
     return asking.report((values, ids, ranks))
 
 

@@ -85,7 +85,7 @@ class _Rows(NamedTuple):
     is_temperature_folded: Booleans
 
 
-class Rule(NamedTuple):
+class RouteRule(NamedTuple):
     """One line of the table."""
 
     route: SamplingRoute  # what serves the rows for which ``holds`` does
@@ -93,58 +93,58 @@ class Rule(NamedTuple):
     holds: Callable[[_Rows, Abilities], Any]  # from facts about the rows and the device's abilities
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    Rule(
+RULES: Final[tuple[RouteRule, ...]] = (
+    RouteRule(
         SamplingRoute.NATIVE,
         "the CPU kernel serves it, whatever its parameters are",
         lambda rows, has: has.native,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.GREEDY,
         "greedy: the argmax, which needs no noise",
         lambda rows, has: rows.is_greedy,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_V2,
         "top-k: aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
         lambda rows, has: has.fused_v2 & rows.is_ranked,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED,
         "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
         lambda rows, has: has.fused & rows.is_ranked & ~rows.has_top_p & ~rows.has_min_p & rows.is_temperature_folded,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
         lambda rows, has: has.fused & rows.is_ranked & rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.TOP_K,
         "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
         lambda rows, has: rows.is_ranked,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SORTED_SEGMENTS,
         f"top_k is above {LARGEST_FUSED_K} or keeps ties: a sort finds what is kept, and segments race",
         lambda rows, has: rows.needs_mask,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SEGMENTS,
         "nothing is ranked: segments race, of whole rows less what min_p drops",
         lambda rows, has: ~rows.has_top_p,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_SEGMENTS,
         "top-p alone: aclnnTopKTopPSampleV2 tells what is kept, and segments race",
         lambda rows, has: has.fused_v2,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_SEGMENTS,
         "top-p alone, as the dtype of the logits has it, at temperature 1: aclnnTopKTopPSample keeps, segments race",
         lambda rows, has: has.fused & rows.is_top_p_exact & ~rows.has_temperature,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SORTED_SEGMENTS,
         "top-p alone, for which no fused operator here is exact: a sort finds what is kept, and segments race",
         lambda rows, has: np.True_,

@@ -20,7 +20,7 @@ from ascend_sample.sampling.rows.parameters import DTYPES, RowParameters, RowsOu
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
+from ascend_sample.sampling.step.device_routes import ROUTES, WIDENING, FusedV2, Route, RouteRows, Segments
 
 KEEPING: Final = (FusedV2, Segments)
 """Routes that can return what their filters keep."""
@@ -127,7 +127,7 @@ def place_groups(
         own, there = sent_for_operators(parameters.of_rows_here(of_batch), of_batch, logits)
         placed.append(
             PlacedGroup(
-                route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
+                route(RouteRows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
                 RowSet(of_batch, None if len(of_batch) == count else there),
                 own,
                 whole_columns(vocab_size) if route is Segments else vocab_size,
