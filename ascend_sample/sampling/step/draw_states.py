@@ -20,7 +20,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.kept_choices import Dense, Listed
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.draws.segmented import draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling.draws.segmented import lanes_of
 from ascend_sample.sampling.edits.slots import HeldSlots
 from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.row_set import RowSet
@@ -156,8 +156,6 @@ class _RowsOfRule:
         before = batch.row_edits.states.read(self._slots)
         choices = self._choices(drawn)
         if isinstance(self._rule, AdaptiveP):
-            if isinstance(choices, Listed):
-                choices = choices.dense(batch.vocab_size)
             noise = self._noise(batch, purpose)
             token_ids = torch.where(is_ok.squeeze(1), self._rule.drawn(choices, before, noise), token_ids)
             of_batch = self._rows.put(token_ids, of_batch)
@@ -225,21 +223,11 @@ class AdaptiveP:
         missing = torch.addcdiv(self._twice_the_target, before[:, :1], before[:, 1:], value=-1)
         return missing.clamp_(0, 1)
 
-    def drawn(self, choices: Dense, before: Tensor, noise: Tensor) -> Tensor:
-        """Returns tokens, int64 [rows], whose probabilities are near to what is wanted.
-
-        Args:
-            choices: what is left to the rows.
-            before: float32 [rows, `STATE_WIDTH`].
-            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
-        """
-        rows, vocab_size = choices.probabilities.shape
-        segments = whole_segments(rows, vocab_size, before.device)
-        choices.weigh_near(self.wanted(before), self._ones, out=segments[:, :vocab_size])
-        return draw_from_segments(segments, vocab_size, noise)
+    def drawn(self, choices: Dense | Listed, before: Tensor, noise: Tensor) -> Tensor:
+        """Returns tokens, int64 [rows], whose probabilities are near to what is wanted: see `Dense.draw_near`."""
+        return choices.draw_near(self.wanted(before), self._ones, noise)
 
     def moved(self, before: Tensor, choices: Dense | Listed, token_ids: Tensor) -> Tensor:
         """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""
-        assert isinstance(choices, Dense), "they were drawn from whole rows"
         choices.probabilities_of(token_ids, out=self._chances_and_ones[0])
         return torch.addcmul(self._chances_and_ones.t(), before, self._decay)
