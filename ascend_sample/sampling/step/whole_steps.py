@@ -111,7 +111,7 @@ class WholeSteps:
         return draw_on_device(
             sources,
             placement,
-            None,
+            batch.position if logits.is_cpu else None,
             purpose,
             keys,
             edited,
