@@ -183,9 +183,9 @@ c10::SymInt count_rows(const char* op, const at::Tensor& logits,
   return rows->sym_size(0);
 }
 
-void check_count(const char* op, int64_t count, const at::Tensor& logits) {
-  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
-                    ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
+void check_count(const char* op, int64_t count, const at::Tensor& logits, const char* name) {
+  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op, ": ", name,
+                    " must be at most the vocabulary size of logits (", logits.sym_size(1),
                     "), got ", count, ". Ask for fewer.");
 }
 

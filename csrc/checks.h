@@ -47,7 +47,8 @@ c10::SymInt count_rows(const char* op, const at::Tensor& logits,
                        const std::optional<at::Tensor>& rows, const char* name = "rows");
 
 /// The rule for how many of the best are wanted.
-void check_count(const char* op, int64_t count, const at::Tensor& logits);
+void check_count(const char* op, int64_t count, const at::Tensor& logits,
+                 const char* name = "count");
 
 /// Whether a comparison of sizes holds; of symbolic ones it becomes a guard.
 inline bool expect(const c10::SymBool& condition) {

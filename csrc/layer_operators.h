@@ -79,68 +79,36 @@ struct RequestsArguments {
   EditsArguments edits;
 };
 
+/// A token for each row; of rows of which that is wanted what the filters keep, as CSR, and what
+/// row_logprobs reports of the tokens: by the logits as they came, or as filter_logits leaves them.
 struct SampleRowsArguments {
   static constexpr const char* kName = "sample_rows";
+  static constexpr int64_t kNoLogprobs = -1;
   static inline const std::string kSchema =
-      std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema + ")";
-  /// int64 [rows], int8 [rows].
-  static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
-  using Results = std::tuple<at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
-  RequestsArguments requests;
-};
-
-/// The same, and what the filters keep of the rows of which that is wanted, as CSR; and how
-/// probable the tokens are among that of rows that remember their draws.
-struct SampleKeptRowsArguments {
-  static constexpr const char* kName = "sample_kept_rows";
-  static inline const std::string kSchema =
-      std::string("(Tensor logits, Tensor? rows, Tensor is_wanted, ") + RequestsArguments::kSchema +
-      ", *, Tensor? near=None)";
-  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows],
-  /// float32 [rows], or [0] without `near`.
+      std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema +
+      ", *, Tensor? is_kept_wanted=None, int logprobs=-1, Tensor? logprob_rows=None, "
+      "Tensor? logprob_ids=None, bool is_normalised=True, bool is_processed=False)";
+  /// int64 [rows], int8 [rows]; int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows], or
+  /// nothing where no set is wanted; float32 and int64 [asking, 1 + logprobs + ids that are named],
+  /// int64 [asking], or nothing where no logprobs are.
   static constexpr const char* kResults =
-      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs, "
-      "Tensor counts, Tensor token_log_probs)";
+      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor kept_logprobs, "
+      "Tensor counts, Tensor values, Tensor ranked_ids, Tensor ranks)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                             at::Tensor>;
+                             at::Tensor, at::Tensor, at::Tensor>;
   void check() const;
   // No allocate_outputs(): how much is kept depends on the logits. The fake kernel is in Python,
   // which has symbols for such sizes (sampling/step/kept.py).
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
-  const at::Tensor& is_wanted;  // bool [rows]
   RequestsArguments requests;
 
-  // float32 [rows], the probability that a token is to have; below 0: any. NaN: nothing is told.
-  const std::optional<at::Tensor>& near;
-};
-
-/// The same, and of rows that ask what row_logprobs reports of the tokens that they drew: by the
-/// logits as they came, or as filter_logits leaves them.
-struct SampleRankedRowsArguments {
-  static constexpr const char* kName = "sample_ranked_rows";
-  static inline const std::string kSchema =
-      std::string("(Tensor logits, Tensor? asking, int count, bool is_normalised, ") +
-      RequestsArguments::kSchema + ", *, bool is_processed=False)";
-  /// int64 [rows], int8 [rows], float32 [asking, 1 + count], int64 [asking, 1 + count],
-  /// int64 [asking].
-  static constexpr const char* kResults =
-      "(Tensor token_ids, Tensor status, Tensor values, Tensor ranked_ids, Tensor ranks)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& asking;  // int64, each row once; None: all rows ask
-  int64_t count;
+  const std::optional<at::Tensor>& is_kept_wanted;  // bool [rows]; None: of none
+  int64_t logprobs;  // how many of the best tokens are reported; or kNoLogprobs
+  const std::optional<at::Tensor>& logprob_rows;  // int64, each once; None: all rows ask
+  const std::optional<at::Tensor>& logprob_ids;   // int64 [asking, ids], reported as well
   bool is_normalised;
-  RequestsArguments requests;
   bool is_processed;
 };
 
@@ -370,10 +338,10 @@ void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
   }(std::tuple<
-      NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*, SampleRankedRowsArguments*,
-      VerifyDraftsArguments*, FilterArguments*, FilterLogitsArguments*, ValueRangesArguments*,
-      BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*, FirstOfRowsArguments*,
-      ShardHistogramArguments*, ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
+      NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
+      FilterLogitsArguments*, ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
+      ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
+      LogOfSumsArguments*, CountAboveArguments*>());
 }
 
 }  // namespace ascend_sample

@@ -73,7 +73,7 @@ TORCH_LIBRARY(ascend_sample, m) {
   m.def("check_tensor(Tensor tensor, str name, str op) -> ()");
   for_each_of_layer([&]<typename Arguments>() { define<Arguments>(m, Arguments::kName); });
   define_check<NoiseArguments>(m);
-  define_check<SampleKeptRowsArguments>(m);
+  define_check<SampleRowsArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
@@ -88,7 +88,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
   implement_checks(m);
   implement_check<NoiseArguments>(m);
-  implement_check<SampleKeptRowsArguments>(m);
+  implement_check<SampleRowsArguments>(m);
 }
 
 // Nested tensors have keys of their own, which no kernel above is for; the rules refuse them by

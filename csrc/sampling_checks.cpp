@@ -132,10 +132,21 @@ void check_requests(const char* op, const RequestsArguments& arguments, const at
 }
 
 /// How many of the best tokens are reported beside one that is given.
-void check_best_count(const char* op, int64_t count, const at::Tensor& logits) {
-  TORCH_CHECK_VALUE(count >= 0, op, ": count must be >= 0, got ", count,
+void check_best_count(const char* op, int64_t count, const at::Tensor& logits,
+                      const char* name = "count") {
+  TORCH_CHECK_VALUE(count >= 0, op, ": ", name, " must be >= 0, got ", count,
                     ". 0 reports the given tokens alone.");
-  check_count(op, count, logits);
+  check_count(op, count, logits, name);
+}
+
+/// Ids whose numbers are reported as well.
+void check_named(const char* op, const at::Tensor& named, const char* name, const char* rows_name,
+                 const c10::SymInt& rows, const at::Tensor& logits) {
+  constexpr Shape kNamed{2, "[rows, ids]", "Give as many ids for each row."};
+  check_kind(op, named, name, at::kLong, kNamed, logits);
+  TORCH_CHECK_VALUE(expect(named.sym_size(0).sym_eq(rows)), op, ": ", name,
+                    " must have one row for each of ", rows_name, " (", rows, "), got ",
+                    named.sym_size(0), ". Repeat an id where a row names fewer.");
 }
 
 /// What drafts were drawn from.
@@ -194,24 +205,23 @@ void NoiseArguments::check() const {
 
 void SampleRowsArguments::check() const {
   check_logits(kName, logits);
-  check_requests(kName, requests, logits, count_rows(kName, logits, rows));
-}
-
-void SampleKeptRowsArguments::check() const {
-  check_logits(kName, logits);
   const c10::SymInt count = count_rows(kName, logits, rows);
-  check_per_row(kName, is_wanted, "is_wanted", at::kBool, count, logits);
-  if (near.has_value()) {
-    check_per_row(kName, *near, "near", at::kFloat, count, logits);
-  }
   check_requests(kName, requests, logits, count);
-}
-
-void SampleRankedRowsArguments::check() const {
-  check_logits(kName, logits);
-  count_rows(kName, logits, asking, "asking");
-  check_best_count(kName, count, logits);
-  check_requests(kName, requests, logits, logits.sym_size(0));
+  if (is_kept_wanted.has_value()) {
+    check_per_row(kName, *is_kept_wanted, "is_kept_wanted", at::kBool, count, logits);
+  }
+  if (logprobs == kNoLogprobs) {
+    return;
+  }
+  TORCH_CHECK_VALUE(!rows.has_value(), kName,
+                    ": rows must be None where logprobs are wanted, got a tensor. Pass the logits "
+                    "of these rows.");
+  check_best_count(kName, logprobs, logits, "logprobs");
+  count_rows(kName, logits, logprob_rows, "logprob_rows");
+  if (logprob_ids.has_value()) {
+    check_named(kName, *logprob_ids, "logprob_ids", "logprob_rows",
+                logprob_rows.has_value() ? logprob_rows->sym_size(0) : count, logits);
+  }
 }
 
 void VerifyDraftsArguments::check() const {
@@ -269,11 +279,7 @@ void RowLogprobsArguments::check() const {
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
   if (named.has_value()) {
-    constexpr Shape kNamed{2, "[rows, ids]", "Give as many ids for each row."};
-    check_kind(kName, *named, "named", at::kLong, kNamed, logits);
-    TORCH_CHECK_VALUE(expect(named->sym_size(0).sym_eq(token_ids.sym_size(0))), kName,
-                      ": named must have one row for each of token_ids (", token_ids.sym_size(0),
-                      "), got ", named->sym_size(0), ". Repeat an id where a row names fewer.");
+    check_named(kName, *named, "named", "token_ids", token_ids.sym_size(0), logits);
   }
   if (temperature.has_value()) {
     check_per_row(kName, *temperature, "temperature", at::kFloat, token_ids.sym_size(0), logits);
@@ -295,19 +301,6 @@ ValueRangesArguments::Results ValueRangesArguments::allocate_outputs() const {
 
 at::Tensor NoiseArguments::allocate_outputs() const {
   return allocate({seed.sym_size(0), c10::SymInt(lanes)}, at::kFloat, seed);
-}
-
-SampleRowsArguments::Results SampleRowsArguments::allocate_outputs() const {
-  const c10::SymInt shape[] = {requests.seed.sym_size(0)};
-  return {allocate(shape, at::kLong, logits), allocate(shape, at::kChar, logits)};
-}
-
-SampleRankedRowsArguments::Results SampleRankedRowsArguments::allocate_outputs() const {
-  const c10::SymInt rows[] = {logits.sym_size(0)};
-  const c10::SymInt ranked[] = {asking.has_value() ? asking->sym_size(0) : rows[0], 1 + count};
-  return {allocate(rows, at::kLong, logits), allocate(rows, at::kChar, logits),
-          allocate(ranked, at::kFloat, logits), allocate(ranked, at::kLong, logits),
-          allocate({ranked[0]}, at::kLong, logits)};
 }
 
 VerifyDraftsArguments::Results VerifyDraftsArguments::allocate_outputs() const {

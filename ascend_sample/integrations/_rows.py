@@ -99,13 +99,14 @@ def drawn_with(
         return tokens_with(logits, rows, keep_ties, keys, largest_k), None
     kept = None
     if asking is not None:
-        kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
-    token_ids, status = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
+        kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most)
+    drawn = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
+    token_ids, status = drawn[:2]
     if logits.is_cpu:
         say_seen(status)
         if at_nan is not None and (status == RowStatus.NAN_SEEN).any():
             token_ids = at_nan(token_ids)
-    return token_ids, None if kept is None else kept.sets(logits, status)
+    return token_ids, None if kept is None else kept.sets(drawn)
 
 
 class UniformRows:

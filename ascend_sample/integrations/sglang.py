@@ -22,7 +22,8 @@ from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
 from ascend_sample.sampling import KeptSets
 from ascend_sample.sampling.requests.seeds import random_seeds, seed_bits
-from ascend_sample.sampling.rows.parameters import COLUMNS, Facts
+from ascend_sample.sampling.rows.parameters import Facts
+from ascend_sample.sampling.rows.table import COLUMNS
 from ascend_sample.sampling.step import routes
 
 TESTED_VERSIONS: Final = ("0.5.21", "0.5.22", "0.5.23")

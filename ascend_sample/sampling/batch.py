@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy
 import torch
@@ -30,6 +30,7 @@ from ascend_sample.sampling.rows.table import NO_SLOT, DeviceColumn, HostMirrors
 LARGEST_POSITION: Final = 2**62
 """Behind it there is room for as many tokens more."""
 MOST_PLANS: Final = 32
+Plan = TypeVar("Plan")
 
 
 class Plans(dict[Hashable, Any]):
@@ -44,6 +45,17 @@ class Plans(dict[Hashable, Any]):
         >>> len(plans), min(plans)
         (32, 68)
     """
+
+    def of(self, kind: type[Plan], key: Hashable, make: Callable[[], Plan]) -> Plan:
+        """Returns what is kept of a kind under a key, or makes it and keeps it."""
+        found = self.get((kind, key))
+        if not isinstance(found, kind):
+            found = self[kind, key] = make()
+        return found
+
+    def has(self, kind: type[object], key: Hashable = ()) -> bool:
+        """Tells whether something of a kind is kept under a key."""
+        return (kind, key) in self
 
     def __setitem__(self, key: Hashable, value: Any) -> None:
         """Keeps one more, and forgets the oldest."""
@@ -145,9 +157,6 @@ class SamplingBatch:
     def params(self) -> Sequence[SamplingParams]:
         """Returns the request of each row: a view, to be read only."""
         return self._params
-
-    has_native_edits_alone = True
-    """What is done to rows before top-k is what `native_edits` says, and nothing else."""
 
     temperature = DeviceColumn()
     top_k = DeviceColumn()
@@ -361,7 +370,7 @@ class SamplingBatch:
             TypeError: the logits are no tensor of floats.
             ValueError: they have the wrong shape or device, or a graph is captured there.
         """
-        arguments.check_logits(logits, len(self), self.vocab_size, self.device)
+        arguments.check_batch_logits(logits, len(self), self.vocab_size, self.device)
         whole, plan = self.edited(logits), self.row_edits.plan
         if whole is None or plan is None:
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +13,18 @@ from ascend_sample.sampling.draws.noise import Purpose, check_purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits, check_numbers
-from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Rows
-from ascend_sample.sampling.step.kept import KeptOfStep
-from ascend_sample.sampling.step.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
+from ascend_sample.sampling.rows.row_set import RowSet
+from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, RouteRows
+from ascend_sample.sampling.step.kept import KeptRows
+from ascend_sample.sampling.step.serving import (
+    Drawn,
+    PlacedGroup,
+    Placement,
+    draw_on_cpu,
+    draw_on_device,
+    place_groups,
+    serve_without_status,
+)
 
 NAME: Final = "sample_rows"
 
@@ -86,7 +94,7 @@ def sample_rows(
         parameters = parameters.with_meaning()
     else:
         check_numbers(NAME, {name: numbers for name, numbers in parameters.facts.items() if given[name] is not None})
-    return sample_with(logits, parameters, purpose, keep_ties)
+    return RowsOutput(*sample_with(logits, parameters, purpose, keep_ties)[:2])
 
 
 def sample_with(
@@ -95,19 +103,23 @@ def sample_with(
     purpose: Purpose = Purpose.DRAW,
     keep_ties: bool = False,
     keys: DrawKeys | None = None,
-    kept: KeptOfStep | None = None,
-) -> RowsOutput:
+    kept: KeptRows | None = None,
+) -> Drawn:
     """Does what `sample_rows` does, with parameters that suit the logits.
 
     Where ``keys`` are given, of rows on a device, they take the place of the parameters' seeds and positions. ``kept``
-    is where the CPU kernel leaves what it draws from.
+    are the rows whose `KeptRows.sets` will be asked for.
     """
     position = parameters.position
     if len(logits) == 0:
-        return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
+        return Drawn(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8), logits)
     groups = _groups(logits, parameters, keep_ties)
-    known = position if logits.is_cpu or keys is None else None
-    return serve([logits] * len(groups), Placement.of(groups, logits), known, keep_ties, purpose, keys, kept=kept)
+    placement = Placement.of(groups, logits)
+    if placement.is_native:
+        wanted = {} if kept is None else {"is_kept_wanted": kept.is_wanted}
+        return draw_on_cpu(logits, placement, position, keep_ties, purpose, wanted=wanted)
+    known = position if keys is None else None
+    return draw_on_device([logits] * len(groups), placement, known, purpose, keys)
 
 
 def tokens_with(
@@ -145,6 +157,6 @@ def _groups(
         return place_groups(parameters, logits, keep_ties)
     vocab_size = logits.shape[1]
     own = parameters.for_operators(vocab_size)
-    rows = Rows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
+    rows = RouteRows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
     route = AnyRows(rows) if largest_k is None else FusedV2(rows)
-    return [PlacedGroup(route, None, np.arange(len(logits)), own, vocab_size)]
+    return [PlacedGroup(route, RowSet.all(len(logits)), own, vocab_size)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_instance, check_integer, how_to_fit, refuse
+from ascend_sample._errors import check_bool, check_instance, check_integer, how_to_fit, refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose
-from ascend_sample.sampling.edits.bitmask import Rows, placed_bitmask
+from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.requests.params import DISTRIBUTION
-from ascend_sample.sampling.rows.host_copy import HostCopy
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 from ascend_sample.sampling.step import routes
@@ -21,6 +22,9 @@ from ascend_sample.sampling.step.routes import RULES
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
+
+REMOVED: Final = {"round_float32": "Rows of float32 logits are sampled exactly on every device."}
+"""Arguments of `Sampler` that are no more, and what to do instead."""
 
 
 def columns_of(shard: VocabularyShard | None, owner: str, vocab_size: int) -> int:
@@ -59,12 +63,8 @@ class Sampler:
     Args:
         logprobs_mode: which numbers are reported for requests that ask for logprobs.
         keep_ties: see 6. Rows with top-k then take a slower route.
-        round_float32: on a device that has aclnnTopKTopPSample alone, which takes no float32, let it serve rows of
-            float32 logits with top-k all the same: shifted by their maximum, divided by the temperature and rounded to
-            float16. One launch instead of many, and no longer exact: docs/sampling.md says how far off.
         host: let the CPU kernel sample what a device's model computes: batches are on the CPU, and logits on any
-            device. They are copied in blocks of rows, of which one is sampled while the next ones travel. The step
-            waits for each of them, and draws the tokens that it draws from logits on the CPU.
+            device. The step copies them, waits for the copy, and draws the tokens that it draws from logits on the CPU.
         shard: what a rank has whose logits are a part of the vocabulary: every rank then calls its sampler with its own
             part and the same requests, and gets the tokens, statuses and logprobs of logits that are not split.
         max_kept: no kept set is larger: a row that keeps more is told without its ids. With it a step on a device waits
@@ -87,24 +87,27 @@ class Sampler:
         logprobs_mode: str = "raw_logprobs",
         *,
         keep_ties: bool = False,
-        round_float32: bool = False,
         host: bool = False,
         shard: VocabularyShard | None = None,
         max_kept: int | None = None,
+        **removed: object,
     ) -> None:
+        if removed:
+            name, value = next(iter(removed.items()))
+            remedy = REMOVED.get(name, "Leave it out.")
+            refuse("Sampler", name, "be left out: there is no such argument", show(value), remedy, TypeError)
         self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
-        for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
+        for name, value in (("keep_ties", keep_ties), ("host", host)):
             check_bool("Sampler", name, value)
         if max_kept is not None:
             check_integer("Sampler", "max_kept", max_kept, low=1)
         if shard is not None:
             check_instance("Sampler", "shard", shard, VocabularyShard, "Make one from the rank's part.")
         self.keep_ties = keep_ties
-        self.round_float32 = round_float32
         self.host = host
         self.shard = shard
         self.max_kept = max_kept
-        self.whole = WholeSteps(self.logprobs_mode, keep_ties, round_float32, max_kept)
+        self.whole = WholeSteps(self.logprobs_mode, keep_ties, max_kept)
         self.split = SplitSteps(shard, self.whole) if shard is not None and shard.exchange.size > 1 else None
 
     @in_normal_mode
@@ -116,7 +119,7 @@ class Sampler:
         purpose: Purpose = Purpose.DRAW,
         advance: bool = True,
         bitmask: Tensor | None = None,
-        bitmask_rows: Rows | None = None,
+        bitmask_rows: BitmaskRows | None = None,
     ) -> SamplerOutput:
         """Samples one token for each row of the batch.
 
@@ -153,11 +156,7 @@ class Sampler:
         else:
             if self.shard is not None:
                 logits = logits[:, : batch.vocab_size]  # a rank alone may have padding
-            if self.host:
-                copied = HostCopy(logits)
-                output = self.whole.take(copied.logits, batch, allowed, purpose, copied.blocks())
-            else:
-                output = self.whole.take(logits, batch, allowed, purpose)
+            output = self.whole.take(logits.cpu() if self.host else logits, batch, allowed, purpose)
         if advance:
             batch.advance(output.token_ids, are_ids=True)
             if output.states is not None:
@@ -187,7 +186,7 @@ class Sampler:
         explained: list[RowRoute] = []
         for is_processed, kind in ((False, dtype), (True, torch.float32)):
             rows = np.flatnonzero(batch.host.is_processed == is_processed)
-            abilities = routes.abilities_of(batch.device, kind, self.round_float32)
+            abilities = routes.abilities_of(batch.device, kind)
             facts = {field: getattr(batch.host, field)[rows] for field in DISTRIBUTION}
             chosen = routes.choose_rules(facts, batch.vocab_size, kind, abilities, self.keep_ties)
             for row, rule in zip(rows.tolist(), chosen.tolist(), strict=True):

@@ -13,7 +13,8 @@ from ascend_sample._errors import check_bool, check_instance, check_integer, how
 from ascend_sample.sampling.draws.best_tokens import CHUNK, below, divide
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_logits
-from ascend_sample.sampling.step.logprobs import AskingRows, LogprobsMode, gather_logprobs
+from ascend_sample.sampling.rows.row_set import RowSet
+from ascend_sample.sampling.step.logprobs import LogprobRows, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_scores import SplitScores
 
@@ -146,7 +147,7 @@ def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores, sp
             logits, None, given, n, entropy=entropy is not None
         )
     else:
-        asking = AskingRows.of(range(len(logits)), len(logits), n, logits.device)
+        asking = LogprobRows.of(RowSet.all(len(logits)), n, logits.device)
         _, ids, values, ranks = gather_logprobs(asking, logits, LogprobsMode.RAW_LOGPROBS, given)
         entropies = None if entropy is None else _entropies(logits)
     scores.logprobs[places], scores.ranks[places] = values[:, 0], ranks

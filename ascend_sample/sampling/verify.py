@@ -23,10 +23,10 @@ from ascend_sample.sampling.drafts.arguments import (
     checked_parents,
 )
 from ascend_sample.sampling.drafts.judging import Proposals, judge, target_probabilities
-from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, PlacesLayout
+from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, KeptPlaces, PlacesLayout
 from ascend_sample.sampling.drafts.trees import Followed, TreeLayout
 from ascend_sample.sampling.draws.noise import Purpose
-from ascend_sample.sampling.edits.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.edits.bitmask import Bitmask, BitmaskRows, placed_bitmask
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.table import to_device
@@ -96,7 +96,7 @@ def verify_drafts(
     draft_candidates: Tensor | None = None,
     sampler: Sampler | None = None,
     bitmask: Tensor | None = None,
-    bitmask_rows: Rows | None = None,
+    bitmask_rows: BitmaskRows | None = None,
 ) -> VerifiedDrafts:
     """Judges drafts by the logits of the pass that has read them: a request gets what it would get without drafts.
 
@@ -230,16 +230,15 @@ def _verified(asked: _Asked) -> VerifiedDrafts:
     plan = steps.plan_of(logits, places, allowed)
     if plan.placement.is_native:
         return _verified_natively(asked, plan)
-    left = steps.leftover_of(plan)
-    drawn = steps.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
+    drawn = steps.draw(logits, places, allowed, plan, Purpose.DRAW)
     if rule == "match":
-        logprobs = steps.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
+        logprobs = steps.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
         return _matched(layout, drawn.token_ids, drawn.status, places.padded, logprobs)
     assert isinstance(layout, ChainLayout), "trees are for the rule match"
     probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
     tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
     of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
-    logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan, left)
+    logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan)
     return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
@@ -247,7 +246,7 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     """Returns what the CPU kernel decides, which draws at the places that are reached and leaves the others empty."""
     logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
-    edits = places.native_edits(allowed)
+    edits = places.request_edits(allowed)
     drawn_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(
         logits,
         draft_ids,
@@ -263,7 +262,7 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
         parents=torch.from_numpy(layout.parents) if isinstance(layout, TreeLayout) else None,
     )
     logprobs = None
-    if plan.asking is not None:
+    if plan.logprobs is not None:
         logprobs = sampler.whole.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
     if isinstance(layout, TreeLayout):
         return _of_tree(layout.reached(drawn_ids, status, accepted), logprobs)
@@ -302,9 +301,7 @@ def cut(
 
 def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPlaces:
     """Returns the places of the batch's requests; the latest are kept for as long as the batch stays so."""
-    if NAME not in batch.plans:
-        batch.plans[NAME] = {}
-    kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans[NAME]
+    kept = batch.plans.of(KeptPlaces, (), KeptPlaces)
     key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))
     left = batch.host.min_tokens_left
     is_ending = bool(left.any() and ((left > 0) & (left <= counts)).any())  # so many drafts may outlast it

@@ -197,7 +197,7 @@ struct GivenTokens {
   int64_t* ranks;
 };
 
-/// best_tokens, row_logprobs and sample_ranked_rows: the best ones of each row, the first first,
+/// best_tokens, row_logprobs and sample_rows: the best ones of each row, the first first,
 /// behind one that is given, before some that are named.
 struct RankingCall {
   Logits logits;
@@ -237,13 +237,7 @@ struct RankedDraws {
   bool is_filtered;       // what edits and filters leave is ranked, not the logits as they came
 };
 
-/// What rows that remember their draws ask: a number for each row of the batch.
-struct RememberingRows {
-  const float* near;  // the probability that a token is to have; below 0: any. NaN: it does not ask
-  float* log_probs;   // of the tokens, among what is kept of their rows; 0 for rows that do not ask
-};
-
-/// sample_rows, sample_kept_rows and sample_ranked_rows: a token for each request.
+/// sample_rows: a token for each request, and what else is wanted of some.
 struct SamplingCall {
   Logits logits;
   int64_t batch_size;
@@ -261,8 +255,7 @@ struct SamplingCall {
   const bool* is_kept_wanted = nullptr;
   KeptList* kept = nullptr;
 
-  const RankedDraws* ranked = nullptr;           // where that is wanted
-  const RememberingRows* remembering = nullptr;  // where some remember
+  const RankedDraws* ranked = nullptr;  // where that is wanted
 
   /// Where what is kept goes; null: it is not wanted of this row.
   KeptList* kept_of(int64_t index) const {

@@ -17,7 +17,6 @@
 #include "cpu/shard_sums.h"
 #include "cpu/shards.h"
 #include "cpu/targets.h"
-#include "cpu/told_rows.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -53,12 +52,10 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
 }
 
-/// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted;
-/// null for `told`: nothing is.
+/// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
-                      std::span<const int64_t> newer, ToldRows* told, Scratch& scratch,
-                      Workspace& work) {
+                      std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
   const float temperature = call.requests.temperature[index];
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.status = {call.status + index, 1};
@@ -67,9 +64,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   const NoiseKey key{call.seed[index], call.position[index], call.purpose};
   std::optional<LazyNoise> noise;
   if (temperature > 0.0F && arguments.k != 1) {
-    if (told != nullptr) {
-      told->ask(index, key, arguments);
-    }
+    arguments.list = call.kept_of(index);
     if (arguments.uses_k(row.vocab_size())) {
       noise.emplace(key, reinterpret_cast<float*>(scratch.reserve(
                              Scratch::kNoise, row.lines() * kLine * sizeof(float))));
@@ -164,14 +159,28 @@ inline void rank_filtered(const SamplingCall& call, int64_t index, Scratch& scra
            });
 }
 
+/// What is kept of a greedy row is what it takes; of one with a bad status, nothing.
+inline void complete_list(const SamplingCall& call, int64_t index, size_t selected) {
+  KeptList* const list = call.kept_of(index);
+  if (list == nullptr) {
+    return;
+  }
+  if (call.status[index] != RowStatus::kOk) {
+    list->clear();
+  } else if (!(call.requests.temperature[index] > 0.0F) || call.requests.k[index] == 1) {
+    list->resize(1);
+    list->ids()[0] = static_cast<int32_t>(selected);
+    list->log_probs()[0] = 0.0F;
+  }
+}
+
 inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                             Scratch& scratch) {
-  ToldRows told(call);
   for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
-             const size_t selected = sample_request(row, call, index, {}, &told, scratch, work);
+             const size_t selected = sample_request(row, call, index, {}, scratch, work);
              call.selected[index] = static_cast<int64_t>(selected);
-             told.complete(index, selected);
+             complete_list(call, index, selected);
              if (call.ranked != nullptr && call.ranked->places[index] >= 0) {
                // The row is still near to the processor; the draw may have lost its last chunk.
                const int64_t place = call.ranked->places[index];
@@ -203,7 +212,7 @@ inline int64_t draw_place(const SamplingCall& call, int64_t place, std::span<con
   for_rows(call.logits, {}, place, place + 1, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] = static_cast<int64_t>(
-                 sample_request(row, call, index, newer, nullptr, scratch, work));
+                 sample_request(row, call, index, newer, scratch, work));
            });
   return call.selected[place];
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-import ascend_sample.sampling.step.kept  # noqa: F401  registers the fake kernel of sample_kept_rows
+import ascend_sample.sampling.step.kept  # noqa: F401  registers the fake kernel of sample_rows
 from ascend_sample.npu.operators import OPERATORS
 
 BATCH_SIZE, VOCAB_SIZE, RANGES = 12, 300, 7
@@ -71,12 +71,14 @@ EACH: dict[str, list[Arguments]] = {
         {"logits": _logits(), "rows": None, "token_ids": IDS, "count": 3, "entropy": True, "named": IDS[:, None] + 5},
         {"logits": _logits(), "rows": IDS[:1] + 1, "token_ids": IDS[:1], "count": 0, "is_normalised": False},
     ],
-    "sample_kept_rows": [{"logits": _logits(), "rows": None, "is_wanted": WANTED, **_rows(), "near": ONES / 2}],
-    "sample_ranked_rows": [
-        {"logits": _logits(), "asking": asking, "count": 2, "is_normalised": True, **_rows()}
-        for asking in (None, IDS[:2])
+    "sample_rows": [
+        *({"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))),
+        {"logits": _logits(), "rows": None, **_rows(), "is_kept_wanted": WANTED},
+        *(
+            {"logits": _logits(), "rows": None, **_rows(), "logprobs": 2, "logprob_rows": rows, "logprob_ids": ids}
+            for rows, ids in ((None, None), (IDS[:2], IDS[:2, None] + 5))
+        ),
     ],
-    "sample_rows": [{"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))],
     "shard_histogram": [
         {"logits": _logits(), "rows": None, "maximum": ONES, "counts": WANTED, "prefix": 0 * IDS, "digit": 3}
     ],

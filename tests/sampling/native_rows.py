@@ -63,7 +63,7 @@ def sample_rows(
     **key: Tensor,
 ) -> tuple[Tensor, Tensor]:
     arguments = {**lists(requests), **(key or keys(len(requests))), "purpose": purpose, "keep_ties": keep_ties, **edits}
-    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments)
+    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments)[:2]
     return result
 
 

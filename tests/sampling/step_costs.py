@@ -66,7 +66,7 @@ SIX_KINDS = (
 SEVEN_KINDS = (*SIX_KINDS, SamplingParams(seed=6, top_k=5000))
 FLOAT, MARK = 4, 1
 """Bytes a logit: of a float32, and of a comparison's result."""
-OF_PENALTIES = OF_BIASES = 16
+OF_PENALTIES, OF_BIASES = 21, 16
 OF_A_BITMASK = 6
 """Launches that edits of some rows may take beside those of the rows' kinds."""
 OF_LOGPROBS = 14
@@ -121,9 +121,9 @@ BUDGETS = {
         for and_ids, ids in (("", ()), (" and 3 ids", (9, 1, 4)))
         for mode, memory, more in (
             ("raw_logits", FLOAT, 0),
-            ("raw_logprobs", FLOAT, 0),
-            ("processed_logprobs", 2 * FLOAT, 1),  # one of them is the operator's result; an order beside it
-            ("processed_logits", 2 * FLOAT, 0),
+            ("raw_logprobs", 2 * FLOAT, 3),
+            ("processed_logprobs", 2 * FLOAT, 8),  # one of them is the operator's result; an order beside it
+            ("processed_logits", 2 * FLOAT, 6),
         )
     },
     # The operator serves some of the rows: no workspace to compare.

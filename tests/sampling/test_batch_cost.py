@@ -14,8 +14,8 @@ from ascend_sample.sampling.requests.params import SamplingParams
 
 ENTRY = 8 + 4
 """An id, and what is added to its logit."""
-HISTORY = 1000 * 4 + 3 * 16 * 8
-"""How often each of 1000 ids has occurred, and three lists that have room for 16 tokens at first."""
+HISTORY = 1000 * 4 + 16 * 8
+"""How often each of 1000 ids has occurred, and a list that has room for 16 tokens at first."""
 
 
 def bytes_with(batch: SamplingBatch, *params: SamplingParams) -> int:

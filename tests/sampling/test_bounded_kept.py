@@ -115,8 +115,6 @@ def test_who_has_no_sets_refuses() -> None:
     assert lengths == [0, 4, 0], "bounds are the samplers'"
     with pytest.raises(ValueError, match="verify_drafts: batch must hold no request with kept=True, got row 0"):
         verify_drafts(BY_HAND[None], torch.empty(0, dtype=torch.int64), batch, counts=[0])
-    with pytest.raises(ValueError, match="Sampler: round_float32 must be False where requests ask for kept sets"):
-        Sampler(round_float32=True)(BY_HAND[None], batch)
     with pytest.raises(ValueError, match="StaticStep: max_kept must be given where requests ask for kept sets"):
         StaticStep(1, 4, torch.float32, "cpu").prepare(batch)
     with pytest.raises(ValueError, match="leave kept at its default"):

@@ -17,7 +17,7 @@ from ascend_sample.sampling import (
     verify_drafts,
 )
 from ascend_sample.sampling.batch import MOST_PLANS
-from ascend_sample.sampling.drafts.arguments import NAME
+from ascend_sample.sampling.drafts.places import KeptPlaces
 from ascend_sample.sampling.verify import MOST_KEPT
 
 GREEDY = SamplingParams(temperature=0)
@@ -87,7 +87,7 @@ def test_trees_of_many_steps_do_not_pile_up() -> None:
     for width in range(1, MOST_KEPT + 5):
         drafts = torch.zeros(width, dtype=torch.int64)
         verify_drafts(torch.zeros(width + 1, 3), drafts, batch, counts=[width], parents=[-1] + [0] * width)
-    assert len(batch.plans[NAME]) == MOST_KEPT
+    assert len(batch.plans.of(KeptPlaces, (), KeptPlaces)) == MOST_KEPT
 
 
 def test_drafts_leave_the_number_of_plans_what_it_is() -> None:

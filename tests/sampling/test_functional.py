@@ -37,7 +37,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         request.getfixturevalue("npu")
     device, abilities = (MACHINES | EMULATED)[name]
 
-    def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
+    def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
         has_fused = abilities.fused and dtype != torch.float32
         return abilities._replace(fused=has_fused)
 

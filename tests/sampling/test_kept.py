@@ -133,13 +133,14 @@ def test_memory_is_in_proportion_to_what_is_kept(device: str) -> None:
 
 def test_places_of_the_operator() -> None:
     one, ids = torch.ones(3), torch.arange(3)
-    given = (torch.tensor([True, False, True]), one, ids.int() * 7, one, 0 * one, ids, ids)
+    given, wanted = (one, ids.int() * 7, one, 0 * one, ids, ids), {"is_kept_wanted": torch.tensor([True, False, True])}
     logits, rows = torch.randn(3, 40), torch.tensor([2, 0, 2])
-    kept = torch.ops.ascend_sample.sample_kept_rows
-    token_ids, _, offsets, kept_ids, log_probs, counts, _ = kept(logits, None, *given)
+    sample = torch.ops.ascend_sample.sample_rows
+    token_ids, _, offsets, kept_ids, log_probs, counts, *_ = sample(logits, None, *given, **wanted)
     assert offsets.tolist() == [0, 40, 40, 54]
     assert counts.tolist() == [40, 0, 14]
     assert len(kept_ids) == len(log_probs) == 54
-    assert torch.equal(token_ids, torch.ops.ascend_sample.sample_rows(logits, None, *given[1:])[0])
-    for found, expected in zip(kept(logits, rows, *given), kept(logits[rows], None, *given), strict=True):
+    assert torch.equal(token_ids, sample(logits, None, *given)[0])
+    of_rows = (sample(*each, *given, **wanted) for each in ((logits, rows), (logits[rows], None)))
+    for found, expected in zip(*of_rows, strict=True):
         assert torch.equal(found, expected)

@@ -17,8 +17,9 @@ from ascend_sample.sampling import (
     SamplingParams,
     filter_logits,
 )
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step import logprobs
-from ascend_sample.sampling.step.logprobs import AskingRows, gather_logprobs
+from ascend_sample.sampling.step.logprobs import LogprobRows, gather_logprobs
 from tests.support.emulation import assert_same_numbers
 
 GREEDY = SamplingParams(temperature=0, logprobs=3)
@@ -53,7 +54,7 @@ def rows_with_ties(vocab_size: int) -> Tensor:
 
 @pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS])
 def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU makes them as it draws, and beside kept sets a few rows at a time; some rows ask for nothing."""
+    """A CPU makes them as it draws, and after adaptive-p a few rows at a time; some rows ask for nothing."""
     rows = 3 * torch.get_num_threads() + 2
     logits = torch.randn(rows, 300) * 3
     params = [
@@ -69,7 +70,7 @@ def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.Mon
     ]
     together = reported(logits, params, "cpu", mode)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
-    in_blocks = reported(logits, [dataclasses.replace(params[0], kept=True), *params[1:]], "cpu", mode)
+    in_blocks = reported(logits, [dataclasses.replace(params[0], adaptive_target=0.3), *params[1:]], "cpu", mode)
     assert in_blocks.rows == together.rows == [row for row in range(rows) if row % 4]
     assert all(torch.equal(one, other) for one, other in zip(in_blocks[1:], together[1:], strict=True))
     for place, row in enumerate(together.rows):
@@ -149,7 +150,7 @@ def test_every_device_reports_what_the_native_operator_does(
     values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, count, is_normalised)
     there = logits.to(device)
     mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
-    found = gather_logprobs(AskingRows.of(range(12), 12, count, there.device), there, mode, drawn.to(device))
+    found = gather_logprobs(LogprobRows.of(RowSet.all(12), count, there.device), there, mode, drawn.to(device))
     torch.testing.assert_close(found.values.cpu(), values, atol=2e-6, rtol=0)
     assert torch.equal(found.token_ids.cpu(), ids)
     assert torch.equal(found.ranks.cpu(), ranks)

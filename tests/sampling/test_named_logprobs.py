@@ -75,11 +75,11 @@ def test_they_are_those_that_the_best_have(
     logits, params = random_rows(len(rows)), requests_of(rows)
     everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], device, mode)
     check(reported(logits, params, device, mode), everything, params, device)
-    remembering = [replace(one, mirostat_tau=3.0, kept=True) for one in params]
+    remembering = [replace(one, adaptive_target=0.3, kept=True) for one in params]
     of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], device, mode)
     check(reported(logits, remembering, device, mode), of_all, remembering, device)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
-    check(reported(logits, params, device, mode), everything, params, device)
+    check(reported(logits, remembering, device, mode), of_all, remembering, device)
 
 
 def test_by_hand(device: str) -> None:

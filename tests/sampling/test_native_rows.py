@@ -22,7 +22,6 @@ from native_rows import (
     Request,
     check_by_reference,
     keys,
-    lists,
     make_logits,
     sample_rows,
 )
@@ -186,7 +185,6 @@ def test_purposes_differ() -> None:
     assert all((one != other).float().mean() > 0.9 for one, other in itertools.combinations(drawn, 2))
 
 
-@pytest.mark.parametrize("near", [None, 0.4])
 @pytest.mark.parametrize(
     ("seed", "first", "other"),
     [
@@ -196,9 +194,9 @@ def test_purposes_differ() -> None:
         (152, [114 * SEGMENT + 9, 114 * SEGMENT + 3], [150 * SEGMENT + 3]),
     ],
 )
-def test_of_equal_scores_the_first_wins(seed: int, first: list[int], other: list[int], near: float | None) -> None:
+def test_of_equal_scores_the_first_wins(seed: int, first: list[int], other: list[int]) -> None:
     requests = [Request(*each) for each in itertools.product((1.0, 0.5), (0, 3, 1500), (1.0, 0.95), (0.0, 0.1))]
-    requests = [request for request in requests if near is not None or request.k != 3]  # by rank
+    requests = [request for request in requests if request.k != 3]  # by rank
     count = len(requests)
     lanes = exponential_noise(torch.tensor([seed]), torch.tensor([0]), 512)[0]
     noise = lanes[:SEGMENT] if first[0] < SEGMENT else lanes[SEGMENT:].repeat_interleave(SEGMENT)
@@ -207,11 +205,7 @@ def test_of_equal_scores_the_first_wins(seed: int, first: list[int], other: list
     for dtype in DTYPES:
         logits = torch.full((count, 200 * SEGMENT), -torch.inf, dtype=dtype)
         logits[:, first + other] = 2.0
-        if near is None:
-            token_ids, _ = sample_rows(logits, requests, **key)
-        else:
-            arguments = {"is_wanted": torch.zeros(count, dtype=torch.bool), "near": torch.full((count,), near)}
-            token_ids = torch.ops.ascend_sample.sample_kept_rows(logits, None, **arguments, **lists(requests), **key)[0]
+        token_ids, _ = sample_rows(logits, requests, **key)
         assert token_ids.tolist() == first[:1] * count
 
 

@@ -23,10 +23,10 @@ PROPOSALS = {"rule": 1, "draft_probabilities": torch.ones(2, 3), "draft_candidat
 GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "exponential_noise": ("exponential_noise", keys(4) | {"lanes": 8}),
     "sample_rows": ("sample_rows", ROWS | REQUESTS),
-    "sample_kept_rows": ("sample_kept_rows", ROWS | {"is_wanted": ONES > 0, "near": ONES} | REQUESTS),
-    "sample_ranked_rows": (
-        "sample_ranked_rows",
-        {"logits": LOGITS, "asking": IDS, "count": 2, "is_normalised": True, "is_processed": True} | REQUESTS,
+    "kept sets": ("sample_rows", ROWS | {"is_kept_wanted": ONES > 0} | REQUESTS),
+    "logprobs": (
+        "sample_rows",
+        {"logits": LOGITS, "rows": None, "logprobs": 2, "logprob_rows": IDS, "logprob_ids": IDS[:, None]} | REQUESTS,
     ),
     "verify_drafts": ("verify_drafts", {"logits": LOGITS} | REQUESTS | DRAFTS),
     "drawn drafts": (
@@ -52,8 +52,8 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 LEADING = (
-    *("logits", "rows", "asking", "ends", "addend_ids", "penalty_ids"),
-    *("masks", "bitmask", "draft_candidates", "named"),
+    *("logits", "rows", "logprob_rows", "ends", "addend_ids", "penalty_ids"),
+    *("masks", "bitmask", "draft_candidates", "named", "logprob_ids"),
 )
 """Whose sizes decide those of others, which are refused then, or of what is returned."""
 
@@ -117,10 +117,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("sample_rows", at("penalty_lengths", -1), r"penalty_lengths must be between 0 and .* \(4\), got -1"),
     ("sample_rows", at("addend_ids", 40), r"addend_ids must be between 0 and the vocabulary size of logits \(40\) - 1"),
     ("sample_rows", at("penalty_ids", -1), r"penalty_ids must be between 0 and .* \(40\) - 1, got -1. Give ids of"),
-    ("sample_ranked_rows", {"asking": IDS + 1}, r"asking must be between 0 and the batch size of logits \(4\) - 1"),
-    ("sample_ranked_rows", {"asking": 0 * IDS}, "asking must have each row once, got 0 twice. Leave out what is"),
-    ("sample_ranked_rows", {"count": -1}, "count must be >= 0, got -1"),
-    ("sample_ranked_rows", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\), got 41"),
+    ("logprobs", {"logprob_rows": IDS + 1}, r"logprob_rows must be between 0 and the batch size of logits \(4\) - 1"),
+    ("logprobs", {"logprob_rows": 0 * IDS}, "logprob_rows must have each row once, got 0 twice. Leave out what is"),
+    ("logprobs", {"logprob_ids": IDS[:, None] - 1}, "logprob_ids must be between 0 and the vocabulary size"),
+    (
+        "logprobs",
+        {"logprob_ids": IDS[:1, None]},
+        r"logprob_ids must have one row for each of logprob_rows",
+    ),
+    ("logprobs", {"logprobs": -2}, "logprobs must be >= 0, got -2"),
+    ("logprobs", {"logprobs": 41}, r"logprobs must be at most the vocabulary size of logits \(40\), got 41"),
+    ("logprobs", {"rows": IDS}, "rows must be None where logprobs are wanted, got a tensor. Pass the logits of these"),
     ("row_logprobs", {"count": -1}, "count must be >= 0, got -1. 0 reports the given tokens"),
     ("row_logprobs", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\)"),
     ("row_logprobs", {"is_normalised": False, "entropy": True}, "is_normalised must be True where entropies are"),
@@ -175,10 +182,11 @@ BAD += [
 ]
 
 
-@pytest.mark.parametrize(("operator", "changes", "message"), BAD)
-def test_bad_values(operator: str, changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("name", "changes", "message"), BAD)
+def test_bad_values(name: str, changes: dict[str, Any], message: str) -> None:
+    operator, good = GOOD[name]
     with pytest.raises(ValueError, match=f"^{operator}: {message}"):
-        getattr(torch.ops.ascend_sample, operator)(**GOOD[operator][1] | changes)
+        getattr(torch.ops.ascend_sample, operator)(**good | changes)
 
 
 def test_a_family_of_edits_is_given_as_a_whole_or_not_at_all() -> None:

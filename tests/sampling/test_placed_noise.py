@@ -11,6 +11,7 @@ from torch import Tensor
 import hostcann
 from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.rows.row_set import RowSet
 from tests.support.emulation import keep_busy
 
 VOCAB_SIZE = 300
@@ -27,7 +28,7 @@ def groups(device: str) -> tuple[list[NoiseOfRows], DrawKeys, Tensor]:
     seed, position = np.array([-1, 7, 2**62, 5]), np.array([3, 0, 2**40, 9])
     parts = ((np.array([2, 0]), 5), (np.array([1]), 0), (np.array([3]), 11))
     made = [
-        NoiseOfRows(rows, torch.from_numpy(rows).to(device), torch.from_numpy(seed).to(device), lanes)
+        NoiseOfRows(RowSet(rows, torch.from_numpy(rows).to(device)), torch.from_numpy(seed).to(device), lanes)
         for rows, lanes in parts
     ]
     return made, DrawKeys(seed, position), torch.from_numpy(position).to(device)
@@ -42,7 +43,7 @@ def test_each_group_gets_its_own(device: str, is_known: bool, purpose: Purpose) 
             assert noise is None
             continue
         assert noise is not None
-        seeds, positions = (torch.from_numpy(of_batch[group.rows]) for of_batch in keys)
+        seeds, positions = (torch.from_numpy(of_batch[group.rows.host]) for of_batch in keys)
         assert torch.equal(noise.cpu(), exponential_noise(seeds, positions, group.lanes, purpose=purpose))
 
 

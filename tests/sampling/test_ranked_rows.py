@@ -1,4 +1,4 @@
-"""sample_ranked_rows: the tokens of sample_rows, and what row_logprobs reports of them, in one call of the kernel."""
+"""What sample_rows reports of tokens as it draws them, beside row_logprobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import ascend_sample.sampling.step.serving
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.bitmask import placed_bitmask
+from ascend_sample.sampling.step import whole_steps
 from ascend_sample.sampling.step.distribution import undivided_logits
 from ascend_sample.sampling.step.logprobs import LogprobsMode
 
@@ -85,13 +85,14 @@ def check(
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many logprobs each call of the operator was asked for."""
     seen: list[int] = []
-    serve = ascend_sample.sampling.step.serving._serve_ranked
+    draw = whole_steps.draw_on_cpu
 
-    def noted(logits: Tensor, ranked: Any, *rest: Any) -> Any:
-        seen.append(ranked.count)
-        return serve(logits, ranked, *rest)
+    def noted(*arguments: Any) -> Any:
+        if "logprobs" in arguments[-1]:
+            seen.append(arguments[-1]["logprobs"])
+        return draw(*arguments)
 
-    monkeypatch.setattr(ascend_sample.sampling.step.serving, "_serve_ranked", noted)
+    monkeypatch.setattr(whole_steps, "draw_on_cpu", noted)
     return seen
 
 
@@ -114,9 +115,14 @@ def test_a_step_is_two_operators_bit_for_bit(calls: list[int], asking: str, mode
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize("changes", [{"kept": True, "top_k": 10}, {"mirostat_tau": 3.0}, {"adaptive_target": 0.1}])
-def test_a_step_whose_draws_are_kept_is_ranked_after_them(calls: list[int], changes: dict[str, Any]) -> None:
-    """What such rows remember may change the token."""
+@pytest.mark.parametrize(
+    ("changes", "drawn_again"),
+    [({"kept": True, "top_k": 10}, False), ({"mirostat_tau": 3.0}, False), ({"adaptive_target": 0.1}, True)],
+)
+def test_a_step_that_draws_again_is_ranked_after_that(
+    calls: list[int], changes: dict[str, Any], drawn_again: bool
+) -> None:
+    """What such rows remember changes the token."""
     logits = torch.randn(4, FEW, generator=torch.Generator().manual_seed(0))
     params = [SamplingParams(seed=row, logprobs=2, **changes) for row in range(4)]
     batch, plain = SamplingBatch(FEW), SamplingBatch(FEW)
@@ -125,24 +131,19 @@ def test_a_step_whose_draws_are_kept_is_ranked_after_them(calls: list[int], chan
     for _ in range(3):
         drawn = Sampler()(logits, plain).token_ids
         check(Sampler()(logits, batch), drawn, logits, batch)
-    assert calls == []
-
-
-def test_the_host_ranks_rows_after_it_has_drawn(calls: list[int]) -> None:
-    logits = logits_of(FEW, torch.float32)
-    drawn = Sampler()(logits, batch_of("none", FEW)).token_ids
-    batch = batch_of("some", FEW)
-    check(Sampler(host=True)(logits, batch), drawn, logits, batch)
-    assert calls == []
+    assert len(calls) == (0 if drawn_again else 3)
 
 
 def test_operator_without_a_sampler() -> None:
     """Of rows in any order, of none, and of all."""
     logits, ones, ids = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)), torch.ones(3), torch.arange(3)
     requests = (ones, ids.int() * 7, ones, 0 * ones, ids, ids)
-    drawn = torch.ops.ascend_sample.sample_rows(logits, None, *requests)
+    drawn = torch.ops.ascend_sample.sample_rows(logits, None, *requests)[:2]
     for asking in (None, torch.tensor([0, 2]), torch.tensor([2, 0]), ids[:0]):
-        token_ids, status, *found = torch.ops.ascend_sample.sample_ranked_rows(logits, asking, 2, True, *requests)
+        wanted = {"logprobs": 2, "logprob_rows": asking}
+        token_ids, status, *others = torch.ops.ascend_sample.sample_rows(logits, None, *requests, **wanted)
+        found = others[4:]
+        assert all(not len(sets) for sets in others[:4])
         given = drawn[0] if asking is None else drawn[0][asking]
         *alone, _ = torch.ops.ascend_sample.row_logprobs(logits, asking, given, 2, True)
         assert all(map(torch.equal, (token_ids, status, *found), (*drawn, *alone)))

@@ -14,7 +14,8 @@ from ascend_sample.sampling.draws import placed_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.functional import sample_rows, tokens_with
 from ascend_sample.sampling.requests.params import DISTRIBUTION
-from ascend_sample.sampling.rows.parameters import COLUMNS, DTYPES, RowParameters
+from ascend_sample.sampling.rows.parameters import DTYPES, RowParameters
+from ascend_sample.sampling.rows.table import COLUMNS
 from ascend_sample.sampling.step import device_routes, routes
 
 ROWS, VOCAB_SIZE = 48, 700

@@ -178,7 +178,7 @@ COUNT = 4
 """Drafts of a request."""
 SHAPES = ((None, 10), ((-1, 0, 0, 1, 3), 14 + 3))
 """Parents, and launches that a verification may take beside those of a step; of trees one more for each level."""
-OF_PENALTIES_BY_PLACE = 7
+OF_PENALTIES_BY_PLACE = 2
 """Launches that it takes to count drafts before places, for penalties."""
 
 

@@ -113,7 +113,7 @@ def machine(name: str) -> Iterator[None]:
     """The layer believes that the CPU has these operators."""
     abilities = MACHINES[name]
 
-    def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
+    def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
         return abilities._replace(fused=abilities.fused and dtype != torch.float32)
 
     with pytest.MonkeyPatch.context() as patch:

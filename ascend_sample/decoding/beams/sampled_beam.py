@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -20,6 +19,7 @@ from ascend_sample.decoding.row_params import all_but_draw_fields, check_generat
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams
 from ascend_sample.sampling.draws.best_tokens import best_entries
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.distribution import Distributions, kept_logits
 
 
@@ -131,7 +131,7 @@ def draw(
     """
     vocab_size = log_probs.shape[2]
     totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
-    prompts = NoiseOfRows(np.arange(len(totals)), None, seeds, totals.shape[1])
+    prompts = NoiseOfRows(RowSet.all(len(totals)), seeds, totals.shape[1])
     noise = noise_of_groups([prompts], positions, keys, Purpose.DRAW)[0]
     assert noise is not None, "there are tokens to draw"
     # The largest exp(total) / noise wins: the race of `ascend_sample.sampling`, on a scale where nothing underflows.

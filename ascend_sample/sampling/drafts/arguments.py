@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ascend_sample._errors import how_to_convert, how_to_fit, refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.drafts.places import Ids, requests_of_places
+from ascend_sample.sampling.drafts.places import Ids, KeptPlaces, requests_of_places
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.requests.checks import LARGEST_COUNT
 from ascend_sample.sampling.rows.arguments import host_ints
@@ -76,7 +76,7 @@ def checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
 def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids, width: int) -> None:
     check_logits(NAME, logits)
     check_uncaptured(NAME, logits)
-    if NAME not in batch.plans:  # where the places of a batch are kept, it is as it was when they were made
+    if not batch.plans.has(KeptPlaces):  # where the places of a batch are kept, it is as it was when they were made
         _check_requests(batch)
     drafts = int(counts.sum())
     if tuple(logits.shape) != (drafts + len(batch), width):

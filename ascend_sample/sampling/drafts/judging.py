@@ -187,9 +187,8 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
     parameters = places.row_parameters()
     if keep_ties:
         return probabilities_of(rows, parameters, None)
-    if Distributions not in places.plans:
-        places.plans[Distributions] = Distributions(parameters, rows.shape[1])
-    return probabilities_of(rows, parameters, places.plans[Distributions])
+    distributions = places.plans.of(Distributions, (), lambda: Distributions(parameters, rows.shape[1]))
+    return probabilities_of(rows, parameters, distributions)
 
 
 def probabilities_of(rows: Tensor, parameters: RowParameters, distributions: Distributions | None) -> Tensor:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.edits.bitmask import Bitmask
-from ascend_sample.sampling.edits.plan import UNREAD, PenalizedRows
+from ascend_sample.sampling.edits.plan import PenalizedRows
 from ascend_sample.sampling.edits.row_edits import RowEdits
-from ascend_sample.sampling.edits.slots import PenaltySlots, addend_of, has_addend
+from ascend_sample.sampling.edits.slots import addend_of, has_addend
 from ascend_sample.sampling.rows.host_copy import HostTokens
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.rows.table import NO_SLOT, TABLE, RowTable, to_device
 
 NO_TOKEN: Final = -1
 """What stands where no token is."""
@@ -146,7 +146,6 @@ class DraftPlaces(SamplingBatch):
 
     row_edits: PlaceEdits
     padded: Tensor
-    has_native_edits_alone = False  # they depend on drafts, too
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
         super().__init__(batch.vocab_size, batch.device)
@@ -166,7 +165,8 @@ class DraftPlaces(SamplingBatch):
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
         self.follow_requests()
-        self.padded = self.row_edits.padded = self.layout.padded(draft_ids)
+        self.padded = self.layout.padded(draft_ids)
+        self.row_edits.count_drafts(self.padded)
         if self.requests.row_edits.rules:
             self._apply_rules(draft_ids)
 
@@ -174,6 +174,16 @@ class DraftPlaces(SamplingBatch):
         """Goes to where the requests are now."""
         self.requests.flush()
         self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
+
+    def native_edits(self, bitmask: Bitmask | None = None) -> dict[str, Tensor]:
+        """Returns what the CPU kernel does to logits of places as rows: see `SamplingBatch.native_edits`."""
+        self.flush()
+        edits = self.row_edits.native_with_drafts()
+        return edits if bitmask is None else edits | bitmask.native_edits(len(self))
+
+    def request_edits(self, bitmask: Bitmask | None = None) -> dict[str, Tensor]:
+        """Returns the same without drafts, for the operators that count them themselves."""
+        return super().native_edits(bitmask)
 
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""
@@ -212,6 +222,10 @@ class DraftPlaces(SamplingBatch):
         return slots  # `follow_requests` writes them: a device that has no room then has `take_back` follow
 
 
+class KeptPlaces(dict[tuple[bytes, ...], DraftPlaces]):
+    """Places of a batch's requests, by their counts and parents."""
+
+
 class PlaceEdits(RowEdits):
     """What places change about their logits: with the slots of the batch whose requests they are of.
 
@@ -219,17 +233,17 @@ class PlaceEdits(RowEdits):
         table: the places.
         edits: of that batch; somebody else flushes its slots.
         layout: where the places are.
-
-    Attributes:
-        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
     """
 
     def __init__(self, table: RowTable, edits: RowEdits, layout: PlacesLayout) -> None:
         super().__init__(table, edits.vocab_size)
         self.addends, self.penalties, self.masks = edits.addends, edits.penalties, edits.masks
         self._layout = layout
-        self.padded: Tensor | None = None
         self.plan_is_stale = True
+
+    def count_drafts(self, padded: Tensor) -> None:
+        """Lets penalties count these drafts, as `PlacesLayout.padded` returns them."""
+        self._drafts = padded
 
     def flush(self, more: int = 0) -> None:
         """Makes the plan, if it is stale; the lists may lie elsewhere since the last step."""
@@ -237,80 +251,26 @@ class PlaceEdits(RowEdits):
         self._renew_plan()
 
     def _penalized_rows(self) -> PenalizedRows:
-        return PlacePenalties(self._table.host, self.penalties, self.columns, self._layout)
+        return PenalizedRows(self._table.host, self.penalties, self.columns, self._layout.before)
 
-    def split(self) -> dict[str, Tensor]:
-        """Returns what `native` does, with the drafts of the step: each place with penalties has a list of its own.
+    def native_with_drafts(self) -> dict[str, Tensor]:
+        """Returns what `native` does for the CPU kernel's rows: each place with penalties has a list of its own.
 
-        The lists have the ids that the request has seen and the drafts before the place, and ``penalty_codes`` what
-        `PenaltySlots.occurrences` would have of each of these.
+        The lists have the ids that the request has seen and the drafts before the place.
         """
         arguments = self.native()
-        places = numpy.flatnonzero(self._table.host.penalty_slot != NO_SLOT)
-        if not len(places):
+        penalized = None if self.plan is None else self.plan.penalties
+        if penalized is None:
             return arguments
-        assert self.padded is not None, "drafts are noted before a step"
-        occurrences = arguments.pop("occurrences")
-        slots = arguments["penalty_slot"][torch.from_numpy(places)]
-        drafts = self.padded[torch.from_numpy(self._layout.before[places])]
-        ids = torch.cat((drafts.clamp(0, self.vocab_size - 1), arguments["penalty_ids"][slots]), 1)
-        codes = occurrences[slots.unsqueeze(1), ids]
-        codes = codes + 2 * (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
+        ids, occurrences = penalized.seen(self._drafts)
         # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
-        order = (codes == 0).to(torch.int8).sort(dim=1, stable=True).indices
-        own_slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
-        own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")
+        order = (occurrences == 0).to(torch.int8).sort(dim=1, stable=True).indices
+        slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
+        slots[torch.from_numpy(penalized.rows.host)] = torch.arange(len(ids), device="cpu")
         return arguments | {
-            "penalty_slot": own_slots,
+            "penalty_slot": slots,
             "penalty_ids": ids.gather(1, order),
-            "penalty_codes": codes.gather(1, order),
-            "penalty_lengths": (codes != 0).sum(1),
+            "penalty_lengths": (occurrences != 0).sum(1),
+            # An id has the same in each of its entries.
+            "occurrences": occurrences.new_zeros(len(ids), self.vocab_size).scatter_(1, ids, occurrences),
         }
-
-    def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
-        """Does what `RowEdits.applied_to` does, with the drafts of the step."""
-        if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):
-            self.plan.penalties.padded = self.padded
-        return super().applied_to(logits, bitmask, has_ranges)
-
-
-class PlacePenalties(PenalizedRows):
-    """The places with penalties: what their requests have seen, and the drafts before them.
-
-    Args:
-        host, lists, columns: as for `PenalizedRows`.
-        layout: where the places are.
-
-    Attributes:
-        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
-    """
-
-    def __init__(self, host: HostMirrors, lists: PenaltySlots, columns: int, layout: PlacesLayout) -> None:
-        super().__init__(host, lists, columns)
-        self._layout = layout
-        self.padded: Tensor | None = None
-        bases = self._bases(numpy.arange(len(self.rows)))
-        sent = to_device(numpy.stack((self._slots, *bases[1:])), lists.device)
-        self._slots_there = sent[0]
-        self._counted_from, self._penalized_from = sent[1:].unsqueeze(2)
-        self._before = to_device(layout.before[self.rows].ravel(), lists.device)
-
-    def apply(self, logits: Tensor) -> None:
-        """See `PenalizedRows.apply`.
-
-        A draft that is no id of the vocabulary is penalised as the nearest id: that is as it should be, for an id that
-        was seen and for one that was not.
-        """
-        assert self._lists.lists is not None, "slots are written before they are read"
-        assert self.padded is not None, "drafts are noted before a step"
-        ids = self._lists.lists[0].index_select(0, self._slots_there)
-        more: Tensor | None = None
-        if self._layout.most:
-            drafts = self.padded.index_select(0, self._before).view(-1, self._layout.most)
-            ids = torch.cat((ids, drafts.clamp(0, self._lists.vocab_size - 1)), 1)
-            more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
-        codes = self._occurrences().index_select(0, (ids + self._counted_from).view(-1)).view_as(ids)
-        if more is not None:
-            codes = torch.add(codes, more, alpha=2)
-        places = (ids + self._penalized_from).masked_fill_(codes == 0, UNREAD)
-        self._penalize(logits, places, codes)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from ascend_sample.sampling.draws.segmented import SEGMENT, draw_from_segments, whole_segments
 
 WIDTH: Final = 0.3
 """Of probabilities that are near to one another."""
@@ -39,20 +44,47 @@ def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tens
     return torch.pow(FALL, widened.addcdiv_(ones, widened, value=WIDTH**2), out=out)
 
 
-class Told(NamedTuple):
-    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Dense` of these tokens.
+class Listed:
+    """What the CPU kernel keeps of some rows.
 
-    Attributes:
-        logprobs: float32 [rows].
+    Args:
+        sets: what is kept of all rows of a batch, as `KeptSets` has it.
+        rows: int64 [rows], which of them; those that keep nothing have a status that is not OK.
     """
 
-    logprobs: Tensor
+    def __init__(self, sets: Sequence[Tensor], rows: npt.NDArray[np.int64]) -> None:
+        offsets, self._ids, self._logprobs, counts = (tensor.numpy() for tensor in sets)
+        self._starts, self._counts = offsets[rows], counts[rows]
 
     def logprobs_of(self, token_ids: Tensor) -> Tensor:
-        return self.logprobs
+        """Returns the logarithm of the probability of a kept token of each row, float32 [rows]; any if none is kept."""
+        found = np.zeros(len(token_ids), np.float32)
+        for row, token_id in enumerate(token_ids.tolist()):
+            if self._counts[row]:
+                ids = self._ids[self._starts[row] : self._starts[row] + self._counts[row]]
+                found[row] = self._logprobs[self._starts[row] + ids.searchsorted(token_id)]
+        return torch.from_numpy(found)
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
-        torch.exp(self.logprobs, out=out)
+        """Writes the probabilities themselves to a float32 [rows]."""
+        torch.exp(self.logprobs_of(token_ids), out=out)
+
+    def draw_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
+        """Does what `Dense.draw_near` does: only what is kept is weighed, and races."""
+        count = len(self._counts)
+        rows = np.repeat(np.arange(count), self._counts)
+        first = np.repeat(self._starts - np.cumsum(self._counts) + self._counts, self._counts)
+        places = first + np.arange(len(rows))
+        ids, numbers = self._ids[places], noise.numpy()
+        distances = torch.from_numpy(self._logprobs[places]).exp_().sub_(wanted.view(-1)[torch.from_numpy(rows)])
+        weights = nearness(distances, ones.view(-1)[:1]).numpy()
+        segments, lanes = np.divmod(ids, SEGMENT)
+        sums = np.bincount(rows * (numbers.shape[1] - SEGMENT) + segments, weights, numbers[:, SEGMENT:].size)
+        winner = (sums.reshape(count, -1) / numbers[:, SEGMENT:]).argmax(1)
+        inside = np.flatnonzero(segments == winner[rows])
+        scores = np.zeros((count, SEGMENT))
+        scores[rows[inside], lanes[inside]] = weights[inside] / numbers[rows[inside], lanes[inside]]
+        return torch.from_numpy(scores.argmax(1) + winner * SEGMENT)
 
 
 class Dense:
@@ -83,14 +115,18 @@ class Dense:
         """Writes the probabilities themselves to a float32 [rows]."""
         torch.gather(self.probabilities, 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
 
-    def weigh_near(self, wanted: Tensor, ones: Tensor, out: Tensor) -> Tensor:
-        """Writes weights by `nearness`, float32 [rows, vocab_size], and returns them.
+    def draw_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
+        """Draws tokens, int64 [rows], by the `nearness` of their probabilities, with the races of a draw by segments.
 
         Args:
             wanted: float32 [rows, 1], a probability each.
             ones: float32 [rows, 1].
-            out: where they are written.
+            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
         """
+        rows, vocab_size = self.probabilities.shape
+        segments = whole_segments(rows, vocab_size, self._values.device)
+        weights = segments[:, :vocab_size]
         # What is dropped is infinitely far.
-        torch.add(self.probabilities, self._values, alpha=INFINITESIMAL, out=out)
-        return nearness(out.sub_(wanted), ones, out=out)
+        torch.add(self.probabilities, self._values, alpha=INFINITESIMAL, out=weights)
+        nearness(weights.sub_(wanted), ones, out=weights)
+        return draw_from_segments(segments, vocab_size, noise)

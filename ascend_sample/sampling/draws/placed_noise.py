@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
+from ascend_sample.sampling.rows.row_set import RowSet
 
 ALIGNMENT: Final = 8
 """Each part of a copy begins at a multiple of so many numbers: 32 bytes, which CANN asks for."""
@@ -52,14 +53,12 @@ class NoiseOfRows(NamedTuple):
     """What a group of rows reads.
 
     Attributes:
-        rows: the rows in the batch, on the host.
-        rows_there: the same on the device; None: all rows, in order.
+        rows: the rows in the batch.
         seed: int64, of the whole batch, on the device.
         lanes: how many numbers each row reads.
     """
 
-    rows: npt.NDArray[np.int64]
-    rows_there: Tensor | None
+    rows: RowSet
     seed: Tensor
     lanes: int
 
@@ -83,7 +82,7 @@ def noise_of_groups(
     reading = [group for group in groups if group.lanes > 0]
     known = []
     if keys is not None:
-        known = [KnownNoise(keys.of_rows(group.rows), group.lanes, purpose) for group in reading]
+        known = [KnownNoise(keys.of_rows(group.rows.host), group.lanes, purpose) for group in reading]
     if not known or reading[0].seed.is_cpu or not (position is None or can_be_sent(known)):
         made = _made_there(reading, position, purpose)
     else:
@@ -98,14 +97,11 @@ def _made_there(groups: Sequence[NoiseOfRows], position: Tensor | None, purpose:
         return []
     assert position is not None, "it is left out where the host knows it"
     lanes = max(group.lanes for group in groups)
-
-    def of(group: NoiseOfRows, tensor: Tensor) -> Tensor:
-        return tensor if group.rows_there is None else tensor.index_select(0, group.rows_there)
-
     if len(groups) == 1:
-        return [exponential_noise(of(groups[0], groups[0].seed), of(groups[0], position), lanes, purpose=purpose)]
+        rows, seed, _ = groups[0]
+        return [exponential_noise(rows.take(seed), rows.take(position), lanes, purpose=purpose)]
     noise = exponential_noise(groups[0].seed, position, lanes, purpose=purpose)
-    return [of(group, noise[:, : group.lanes]) for group in groups]
+    return [group.rows.take(noise[:, : group.lanes]) for group in groups]
 
 
 def can_be_sent(parts: Sequence[KnownNoise]) -> bool:

@@ -16,7 +16,7 @@ from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.table import to_device
 
-Rows = Sequence[int] | NDArray[Any] | Tensor
+BitmaskRows = Sequence[int] | NDArray[Any] | Tensor
 
 
 class Bitmask(NamedTuple):
@@ -51,7 +51,7 @@ class Bitmask(NamedTuple):
 
 
 def placed_bitmask(
-    owner: str, bitmask: Tensor | None, rows: Rows | None, count: int, vocab_size: int, device: torch.device
+    owner: str, bitmask: Tensor | None, rows: BitmaskRows | None, count: int, vocab_size: int, device: torch.device
 ) -> Bitmask | None:
     """Checks what a step is given, and sends what the device has not, in one copy that nobody waits for.
 

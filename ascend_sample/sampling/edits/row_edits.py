@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascend_sample.sampling.edits.apply import LogitsEdits, apply
 from ascend_sample.sampling.edits.bitmask import Bitmask
-from ascend_sample.sampling.edits.plan import PenalizedRows, Penalties, ProcessingPlan, edited
+from ascend_sample.sampling.edits.plan import PenalizedRows, ProcessingPlan
 from ascend_sample.sampling.edits.processing import bits_of_bytes
 from ascend_sample.sampling.edits.slots import (
     AddendSlots,
@@ -114,6 +115,7 @@ class RowEdits:
         self._native: dict[str, Tensor] | None = None  # what `native` has returned
         self._ranges: RangeNumbers | None = None
         self._bits: Tensor | None = None
+        self._drafts: Tensor | None = None  # of the step, as of `PenalizedRows.seen`
 
     @property
     def slots(self) -> dict[str, Slots]:
@@ -203,19 +205,19 @@ class RowEdits:
         self.plan_is_stale = False  # last, as a device may have no room
 
     def _penalized_rows(self) -> PenalizedRows:
-        return Penalties(self._table.host, self.penalties, self.columns)
+        return PenalizedRows(self._table.host, self.penalties, self.columns)
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
         coming = self._awaited(token_ids, slice(None))
-        if self.plan is not None and isinstance(self.plan.penalties, Penalties):
+        if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append(token_ids, are_ids)
         self._note(coming)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
         coming = self._awaited(token_ids, rows)
-        if self.plan is not None and isinstance(self.plan.penalties, Penalties):
+        if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append_to(rows, token_ids)
         self._note(coming)
 
@@ -226,7 +228,10 @@ class RowEdits:
         if self._bits is None:
             self._bits = bits_of_bytes(self._table.device)
         words = None if bitmask is None else bitmask.of_all(len(logits))
-        return edited(logits, self.plan, self.columns, words, self._bits, has_ranges)
+        edits = LogitsEdits(words=words)
+        if self.plan is not None:
+            edits = self.plan.edits(words, has_ranges, self._drafts)
+        return apply(logits, edits, self._bits, self.columns)
 
     def native(self) -> dict[str, Tensor]:
         """Does what `SamplingBatch.native_edits` does, after a flush."""
@@ -242,8 +247,8 @@ class RowEdits:
         """Returns the arguments but for `_lists_of_addends`: most stay the same objects until rows change."""
         seen, masks, host = self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
-        if seen.lists is not None and seen.occurrences is not None:
-            arguments |= {"penalty_ids": seen.lists[0], "occurrences": seen.occurrences}
+        if seen.ids is not None and seen.occurrences is not None:
+            arguments |= {"penalty_ids": seen.ids, "occurrences": seen.occurrences}
             arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)
             arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
         if masks.masks is not None:
@@ -298,7 +303,7 @@ class RowEdits:
                 self.addends.write(slot, rules.listed)
                 self.ruled_lists += 1
                 if self.plan is not None:
-                    self.plan.forget_addends()
+                    self.plan.forget_biases()
 
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool, rules: TextRules | None) -> int:
         if not (stop_ids_forbidden or rules is not None or has_addend(params, self.vocab_size)):

@@ -249,16 +249,15 @@ class PenaltySlots(Slots):
     """Which ids occur in a row's prompt and output, and how often.
 
     Attributes:
-        lists: int64 [3, capacity, width]. The first of the three has the slots' lists: the ids of the prompt, then the
-            output's as they came, with repeats; beyond the end of a list lies any id. The others are the plan's: where
-            the same entries of its rows lie in `occurrences`, and in the logits.
+        ids: int64 [capacity, width], the slots' lists: the ids of the prompt, then the output's as they came, with
+            repeats; beyond the end of a list lies any id.
         occurrences: int32 [capacity, vocab_size], 2 * (how often in the output) + (1 if in the prompt).
     """
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         super().__init__(device, LEAST_HISTORY)
         self.vocab_size = vocab_size
-        self.lists: Tensor | None = None
+        self.ids: Tensor | None = None
         self.occurrences: Tensor | None = None
 
     def write(self, slot: int, entry: Seen) -> None:
@@ -279,19 +278,17 @@ class PenaltySlots(Slots):
             return True
         if more or self._changed:
             self.fit_lists(more)
-        are_there = self.lists is not None and self.lists.shape[1:] == (self.capacity, self.width)
+        are_there = self.ids is not None and self.ids.shape == (self.capacity, self.width)
         if not are_there:
-            lists = torch.zeros((3, self.capacity, self.width), dtype=torch.int64, device=self.device)
-            if self.lists is not None:
-                lists[0] = self.sized(self.lists[0], self.width, torch.int64)
+            ids = self.sized(self.ids, self.width, torch.int64)
             self.occurrences = self.sized(self.occurrences, self.vocab_size, torch.int32)
-            self.lists = lists  # last, as a device may have no room
+            self.ids = ids  # last, as a device may have no room
         if self._changed:
             self._write()
         return are_there
 
     def _write(self) -> None:
-        assert self.lists is not None, "there are slots"
+        assert self.ids is not None, "there are slots"
         assert self.occurrences is not None, "there are slots"
         slots = numpy.array(list(self._changed), numpy.int64)
         counted, codes = [], [numpy.zeros(1, numpy.int32)]
@@ -307,7 +304,7 @@ class PenaltySlots(Slots):
         codes_there = to_device(numpy.concatenate(codes), self.device)
         fill(self.occurrences, slots_there, codes_there[:1].expand(len(slots)))
         if ids_there.shape[0]:
-            self.lists.view(-1).index_copy_(0, places_there, ids_there)
+            self.ids.view(-1).index_copy_(0, places_there, ids_there)
             self.occurrences.view(-1).index_copy_(0, counted_there, codes_there[1:])
         self._changed.clear()  # last, as a device may fail
 

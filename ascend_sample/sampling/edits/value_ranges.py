@@ -20,6 +20,7 @@ from ascend_sample.sampling.edits.processing import MASKED
 from ascend_sample.sampling.edits.slots import StateSlots
 from ascend_sample.sampling.requests.fields import Stage
 from ascend_sample.sampling.requests.params import DEFAULTS, SamplingParams, fields_of
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import HostMirrors, to_device
 
 RANGE: Final = fields_of(Stage.RANGE)
@@ -119,11 +120,11 @@ class RangedRows:
     """
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
-        self._rows = numpy.flatnonzero(host.is_ranged)
-        device, self._numbers = states.device, RangeNumbers(host, states, self._rows)
-        self._rows_there = to_device(self._rows, device)
-        self._temperature = torch.from_numpy(host.temperature[self._rows])  # for the CPU's operator
-        self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
+        rows, device = numpy.flatnonzero(host.is_ranged), states.device
+        self._rows = RowSet(rows, to_device(rows, device))  # others may come, and are not ranged
+        self._numbers = RangeNumbers(host, states, rows)
+        self._temperature = torch.from_numpy(host.temperature[rows])  # for the CPU's operator
+        self._on_device = None if device.type == "cpu" else DeviceRanges(host, rows, states)
 
     def apply(self, logits: Tensor) -> None:
         """Sets to -inf, in place, what is outside of the ranges; a NaN stays, to be told of.
@@ -132,7 +133,7 @@ class RangedRows:
             logits: float32 [batch, vocab_size], after masks, biases and penalties.
         """
         has_all = len(self._rows) == len(logits)
-        values = logits if has_all else logits.index_select(0, self._rows_there)
+        values = logits if has_all else self._rows.take(logits)
         numbers = self._numbers.of_step()
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
@@ -141,4 +142,4 @@ class RangedRows:
         else:
             values.masked_fill_(self._on_device.dropped(values, numbers), MASKED)
         if not has_all:
-            logits.index_copy_(0, self._rows_there, values)
+            self._rows.put(values, logits)

@@ -152,7 +152,7 @@ def check_token_ids(token_ids: object, count: int, device: torch.device) -> None
     _check_device("token_ids", token_ids, device)
 
 
-def check_logits(logits: object, count: int, vocab_size: int, device: torch.device) -> None:
+def check_batch_logits(logits: object, count: int, vocab_size: int, device: torch.device) -> None:
     """Raises unless logits are floats [count, vocab_size] on the device."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         remedy = "Give the model's output."

@@ -15,16 +15,12 @@ from torch import Tensor
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample._errors import check_instance, how_to_convert, refuse
 from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
-from ascend_sample.sampling.requests.fields import Column
-from ascend_sample.sampling.requests.params import DISTRIBUTION, FIELDS
+from ascend_sample.sampling.requests.params import DISTRIBUTION
+from ascend_sample.sampling.rows.row_set import RowSet
+from ascend_sample.sampling.rows.table import COLUMNS
 
 Facts = Mapping[str, npt.NDArray[Any]]
 """What the host knows of rows: an array [rows] for each field of `DISTRIBUTION`, or for those that are on."""
-COLUMNS: Final[Mapping[str, Column]] = {
-    **{name: declaration.column for name, declaration in FIELDS.items() if declaration.column is not None},
-    "position": Column("int64", off=0),
-}
-"""The numbers that a row has: those of its request, and where it is."""
 TENSORS: Final = (*DISTRIBUTION, "seed", "position")
 """Those that a draw goes by."""
 DTYPES: Final = {name: getattr(torch, COLUMNS[name].dtype) for name in TENSORS}
@@ -134,11 +130,11 @@ class RowParameters:
         facts = {name: np.full(rows, numbers[name], COLUMNS[name].dtype) for name in DISTRIBUTION}
         return cls(**tensors, facts=facts)
 
-    def of_rows(self, rows: npt.NDArray[np.int64], there: Tensor | None) -> RowParameters:
-        """Returns the parameters of some rows, in their order; ``there`` are the same on the device, None if all."""
-        if there is None:
+    def of_rows(self, rows: RowSet) -> RowParameters:
+        """Returns the parameters of some rows, in their order."""
+        if rows.device is None:
             return self
-        return self._each(lambda tensor: tensor[there], lambda array: array[rows])
+        return self._each(rows.take, lambda array: array[rows.host])
 
     def of_rows_here(self, rows: npt.NDArray[np.int64]) -> RowParameters:
         """Returns what the host knows of some rows: on the CPU, but for seeds and positions, which stay as they are."""

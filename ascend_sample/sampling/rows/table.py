@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample.sampling.requests.fields import Column
+from ascend_sample.sampling.requests.params import FIELDS
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import COLUMNS
 
 NO_SLOT: Final = -1
+COLUMNS: Final[Mapping[str, Column]] = {
+    **{name: declaration.column for name, declaration in FIELDS.items() if declaration.column is not None},
+    "position": Column("int64", off=0),
+}
+"""The numbers that a row has: those of its request, and where it is."""
 TABLE: Final[Mapping[str, Column]] = {
     **COLUMNS,
     "min_tokens_left": Column("int64", is_on_device=False),

@@ -10,17 +10,21 @@ from torch import Tensor
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.places import NO_TOKEN, PlacesLayout
+from ascend_sample.sampling.edits.apply import FRONT, Biases, LogitsEdits, Penalties, apply, with_drafts
 from ascend_sample.sampling.edits.bitmask import Bitmask
-from ascend_sample.sampling.edits.processing import add_bias, apply_penalties, bits_of_bytes, mask_out, words_of
+from ascend_sample.sampling.edits.processing import bits_of_bytes, scaled_by_sign, words_of
 from ascend_sample.sampling.edits.value_ranges import RANGE
 from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 
-NAME = "StaticEdits"
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that leave every bit as it is."""
 NO_ADDEND = -0.0
 """So does this, of whatever id: 0 would make a zero of a negative one."""
 EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
+
+
+class _Version:
+    """A batch as it is until its rows change."""
 
 
 class StaticEdits:
@@ -45,6 +49,7 @@ class StaticEdits:
         self._vocab_size = vocab_size
         self._addend_ids = torch.zeros(rows, addends, dtype=torch.int64, device=device)
         self._addends = torch.full((rows, addends), NO_ADDEND, device=device, dtype=torch.float32)
+        self._bases = to_device(FRONT + np.arange(rows)[:, None] * vocab_size, device)
         self._seen = torch.zeros(rows, history, dtype=torch.int64, device=device)
         self._occurrences = torch.zeros(rows, history, dtype=torch.int32, device=device)
         words = words_of(vocab_size) if bitmask else 0
@@ -112,9 +117,8 @@ class StaticEdits:
         batch.flush()
         if batch.row_edits.ruled_lists != self._ruled_lists:
             self._ruled_lists, self._written = batch.row_edits.ruled_lists, None
-        if NAME not in batch.plans:
-            batch.plans[NAME] = object()  # stands for the batch as it is, which is not to be kept
-        written = (batch.plans[NAME], is_edited)
+        # Stands for the batch as it is, which is not to be kept.
+        written = (batch.plans.of(_Version, (), _Version), is_edited)
         if written != self._written:
             self._write_rows(batch, is_edited)
             self._written = written
@@ -133,36 +137,33 @@ class StaticEdits:
             logits: [rows, vocab_size].
             penalties: float32 [3, rows], `NEUTRAL` for rows without; read only where there is a history.
         """
-        whole = logits.to(torch.float32, copy=True)
+        edits = LogitsEdits()
         if self.addends:
-            ids = self._addend_ids
-            whole.scatter_(1, ids, add_bias(whole.gather(1, ids), self._addends))
+            edits = edits._replace(biases=Biases((self._addend_ids + self._bases).view(-1), self._addends.view(-1)))
         if self.history:
-            ids, occurrences = self._seen_with_drafts()
-            counts = torch.div(occurrences, 2.0, rounding_mode="floor")
-            seen = whole.gather(1, ids)
-            whole.scatter_(1, ids, apply_penalties(seen, occurrences > 0, counts, *penalties))
+            ids, occurrences = with_drafts(self._seen, self._occurrences_of, self._drafts_before(), self._vocab_size)
+            seen = Penalties(ids, occurrences, self._bases, list(penalties), scaled_by_sign)
+            edits = edits._replace(penalties=seen)
         if self.bitmask:
-            mask_out(whole, self._own_words & self._words, self._bits)
-        return whole
+            edits = edits._replace(words=self._own_words & self._words)
+        return apply(logits, edits, self._bits)
 
-    def _seen_with_drafts(self) -> tuple[Tensor, Tensor]:
-        """Returns the ids that each row has seen, int64 [rows, n], and what `PenaltySlots.occurrences` has of each.
-
-        An id that is there twice has the same number twice. A draft that is none counts for no id, and stands as the
-        nearest.
-        """
+    def _drafts_before(self) -> Tensor | None:
         if self._drafts is None or self._before is None:
-            return self._seen, self._occurrences
-        rows = len(self._seen)
+            return None
         padded = torch.cat((self._drafts, self._drafts.new_full((1,), NO_TOKEN)))
-        drafts = padded.index_select(0, self._before.view(-1)).view(rows, -1)
-        nearest = drafts.clamp(0, self._vocab_size - 1)
+        return padded.index_select(0, self._before.view(-1)).view_as(self._before)
+
+    def _occurrences_of(self, ids: Tensor) -> Tensor:
+        """Returns what `Penalties` has of ids, of which the first are those of the history: an id that is there twice
+        has the same number twice.
+        """
+        nearest = ids[:, self.history :]
+        if not nearest.shape[1]:
+            return self._occurrences
         is_same = nearest.unsqueeze(2) == self._seen.unsqueeze(1)
         known = torch.where(is_same, self._occurrences.unsqueeze(1), 0).amax(2)
-        ids = torch.cat((self._seen, nearest), 1)
-        more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
-        return ids, torch.cat((self._occurrences, known), 1).add_(more, alpha=2)
+        return torch.cat((self._occurrences, known), 1)
 
     def _write_rows(self, batch: SamplingBatch, is_edited: bool) -> None:
         """Copies what stays the same for as long as the batch does."""
@@ -187,11 +188,11 @@ class StaticEdits:
     def _write_seen(self, batch: SamplingBatch) -> None:
         """Copies what rows with penalties have seen, and how often each of its ids occurs."""
         assert self._penalized is not None, "some rows have penalties"
-        lists, occurrences = batch.row_edits.penalties.lists, batch.row_edits.penalties.occurrences
-        assert lists is not None, "slots are written before they are read"
+        ids, occurrences = batch.row_edits.penalties.ids, batch.row_edits.penalties.occurrences
+        assert ids is not None, "slots are written before they are read"
         assert occurrences is not None, "slots are written before they are read"
         rows, slots = self._penalized
-        seen = _fitted(lists[0], slots, self.history)
+        seen = _fitted(ids, slots, self.history)
         places = torch.add(seen, slots.unsqueeze(1), alpha=batch.vocab_size)
         counted = occurrences.view(-1).index_select(0, places.view(-1)).view_as(seen)
         self._seen.index_copy_(0, rows, seen)

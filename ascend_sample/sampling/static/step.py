@@ -24,18 +24,24 @@ from ascend_sample.sampling.draws.weights import (
     scaled,
     status_of,
 )
-from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
-from ascend_sample.sampling.edits.bitmask import placed_bitmask
+from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import AnyRows, Rows, Segments, Sorted, draw_by_second_operator
+from ascend_sample.sampling.step.device_routes import AnyRows, RouteRows, Segments, Sorted, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
 from ascend_sample.sampling.step.kept import KeptSets, kept_values, listed
-from ascend_sample.sampling.step.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
+from ascend_sample.sampling.step.logprobs import (
+    LogprobRows,
+    Logprobs,
+    LogprobsMode,
+    gather_logprobs,
+    processed_logprobs,
+)
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 NAME: Final = "StaticStep"
@@ -149,7 +155,7 @@ class StaticStep:
             width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
-        self._asking = AskingRows.of(range(rows), rows, self._most, self.logits.device)
+        self._asking = LogprobRows.of(RowSet.all(rows), self._most, self.logits.device)
         self.edits = StaticEdits(
             rows,
             vocab_size,
@@ -244,7 +250,7 @@ class StaticStep:
         own = given.for_operators(self.logits.shape[1])
         logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
-            rows = Rows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
+            rows = RouteRows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
             route = Sorted(rows, self.largest_k, self._chunk_lanes) if self.only_top_k else AnyRows(rows)
             token_ids = route(logits, noise, is_own=False)
         else:
@@ -264,17 +270,15 @@ class StaticStep:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        distributions = self.distributions(edited, given)
-        return processed_logprobs(
-            self._asking, edited, self.logprobs_mode, self.token_ids, given, distributions, self.keep_ties
-        )
+        asking = self._asking._replace(parameters=given, distributions=self.distributions(edited, given))
+        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids, self.keep_ties)
 
     def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
         """Returns what the filters keep of all rows."""
         assert self.kept is not None, "it is wanted"
         rows = len(edited)
         values = kept_values(edited, given, self.distributions(edited, given), self.keep_ties)
-        return listed(values, self.status, self._asking, rows, len(self.kept.ids) // rows)
+        return listed(values, self.status, self._asking.rows, rows, len(self.kept.ids) // rows)
 
     def distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
         """Returns those of all rows, whatever they ask for; None where torch's operators find what is kept."""
@@ -304,7 +308,7 @@ class StaticStep:
         if self.only_top_k:
             return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
-        segments = Segments(Rows(unranked, logits, vocab_size, False, has_v2=True))
+        segments = Segments(RouteRows(unranked, logits, vocab_size, False, has_v2=True))
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 

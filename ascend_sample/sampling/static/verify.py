@@ -13,7 +13,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.arguments import Rule, check_rule
 from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
-from ascend_sample.sampling.edits.bitmask import Rows as BitmaskRows
+from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_uncaptured
 from ascend_sample.sampling.rows.table import NO_SLOT

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ascend_sample._validate import convert_p
 from ascend_sample.sampling.draws.best_tokens import best_entries
-from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
 from ascend_sample.sampling.draws.weights import (
     base_of,
@@ -31,7 +30,7 @@ from ascend_sample.sampling.step.distribution import exceeded
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 
 
-class Rows(NamedTuple):
+class RouteRows(NamedTuple):
     """The rows that a route is made for.
 
     Attributes:
@@ -95,7 +94,7 @@ class Greedy:
 
     lanes = 0
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         pass
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
@@ -109,7 +108,7 @@ class FusedV2:
     At temperature 1 logits are taken as they are, whatever the other rows have: a shift would round them.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = min(rows.most_k, rows.vocab_size)
         self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
         self._top_p = exceeded(rows.parameters.top_p)
@@ -121,38 +120,37 @@ class FusedV2:
             self._is_greedy = self._top_k == 1
 
     @property
-    def leaves_kept(self) -> bool:
-        """Tells whether it can leave what it keeps of rows: of a greedy one that is what the operator finds."""
+    def returns_kept(self) -> bool:
+        """Tells whether `draw_kept` serves the rows: of a greedy one the operator keeps something else."""
         return self._is_greedy is None
 
-    @property
-    def can_leave(self) -> bool:
-        """Tells whether it has what logprobs need of all rows: at temperature 1 there is no base."""
-        return self.leaves_kept and self._divisor is not None and self._is_plain is None
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+        return self._draw(logits, noise, is_own)[0]
 
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
+    def draw_kept(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> tuple[Tensor, Tensor]:
+        """Does what a call does, and returns what the filters keep as well.
+
+        Returns:
+            int64 [rows]; float32 [rows, vocab_size], scaled logits but for a shift of a row, -inf for what is dropped.
+        """
+        return self._draw(logits, noise, is_own, is_kept_wanted=True)
+
+    def _draw(
+        self, logits: Tensor, noise: Tensor | None, is_own: bool, is_kept_wanted: bool = False
+    ) -> tuple[Tensor, Tensor]:
         assert noise is not None, "each row reads its ranks"
         values = cleaned_in_float32(logits, is_own)
         best_ids = None if self._is_greedy is None else values.argmax(1, keepdim=True)
         if self._divisor is not None:
-            if left is not None and not left.is_filtered:
-                base = left.look_for_best(values)
-            else:
-                base = base_of(largest_of(values) if best_ids is None else values.gather(1, best_ids))
+            base = base_of(largest_of(values) if best_ids is None else values.gather(1, best_ids))
             if self._is_plain is not None:
                 base.masked_fill_(self._is_plain, 0)
             scaled(values, base, self._divisor, out=values)
-        token_ids = self._draw(values, noise, left)
-        if best_ids is None or self._is_greedy is None:
-            return token_ids
-        return torch.where(self._is_greedy, best_ids.squeeze(1), token_ids)
-
-    def _draw(self, values: Tensor, noise: Tensor, left: Leftover | None = None) -> Tensor:
-        is_filtered = left is not None and left.is_filtered
-        token_ids, kept = draw_by_second_operator(values, self._top_k, self._top_p, noise, self._min_p, is_filtered)
-        if left is not None and is_filtered:
-            left.kept = kept
-        return token_ids
+        options = (self._top_k, self._top_p, noise, self._min_p, is_kept_wanted)
+        token_ids, kept = draw_by_second_operator(values, *options)
+        if best_ids is not None and self._is_greedy is not None:
+            token_ids = torch.where(self._is_greedy, best_ids.squeeze(1), token_ids)
+        return token_ids, kept
 
 
 class Fused:
@@ -161,7 +159,7 @@ class Fused:
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = min(rows.most_k, rows.vocab_size)
         self._top_k = rows.parameters.top_k
         self._top_p = convert_p(rows.parameters.top_p, rows.logits)
@@ -174,27 +172,10 @@ class Fused:
         return draw_by_operator(cleaned(logits, logits if is_own else None), self._top_k, self._top_p, noise)
 
 
-class FusedRounded:
-    """The first operator, on float32 logits rounded to float16 after a shift of the best ones to 0."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.lanes = min(rows.most_k, rows.vocab_size)
-        self._top_k = rows.parameters.top_k
-        # What is below 1 stays below 1.
-        self._top_p = convert_p(rows.parameters.top_p, rows.logits.new_empty(0, dtype=torch.float16))
-        self._divisor = rows.divisor()
-
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
-        assert noise is not None, "each row reads its ranks"
-        values = cleaned_in_float32(logits, is_own)
-        rounded = scaled(values, base_of(largest_of(values)), self._divisor, out=values).to(torch.float16)
-        return draw_by_operator(rounded, self._top_k, self._top_p, noise)
-
-
 class Segments:
     """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         self.lanes = lanes_of(rows.vocab_size)
         self._divisor, self._min_p = rows.divisor(), rows.column("min_p")
         self._top_k = rows.parameters.top_k  # off for all
@@ -203,11 +184,20 @@ class Segments:
         self._top_p = convert_p(rows.parameters.top_p, rows.logits) if top_p is not None and not rows.has_v2 else None
 
     @property
-    def leaves_kept(self) -> bool:
-        """Tells whether it can leave what it keeps of rows: what drops the rest works on logits, not on weights."""
+    def returns_kept(self) -> bool:
+        """Tells whether `draw_kept` serves the rows: what drops the rest works on logits, not on weights."""
         return self._min_p is None and self._top_p is None
 
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+        return self._draw(logits, noise, is_own)[0]
+
+    def draw_kept(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> tuple[Tensor, Tensor]:
+        """See `FusedV2.draw_kept`."""
+        return self._draw(logits, noise, is_own, is_kept_wanted=True)
+
+    def _draw(
+        self, logits: Tensor, noise: Tensor | None, is_own: bool, is_kept_wanted: bool = False
+    ) -> tuple[Tensor, Tensor]:
         assert noise is not None, "each row reads its places and segments"
         vocab_size = logits.shape[1]
         segments = segments_around(logits) if is_own else None
@@ -220,14 +210,10 @@ class Segments:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
             values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
         # The largest of these very values: what stands for +inf is not the same number in every dtype.
-        stays = left is not None and self._exceeded is None  # an operator's result is not overwritten anyway
+        stays = is_kept_wanted and self._exceeded is None  # an operator's result is not overwritten anyway
         values = scaled(values, base_of(largest_of(values)), self._divisor, out=None if stays else weights)
         kept = self._weigh(values, weights)
-        if left is not None:
-            left.kept = kept
-            if left.weighing is not None:
-                left.weighing(kept, weights, left.status)
-        return draw_from_segments(segments, vocab_size, noise)
+        return draw_from_segments(segments, vocab_size, noise), kept
 
     def _weigh(self, values: Tensor, weights: Tensor) -> Tensor:
         """Turns scaled logits into weights, perhaps in their place, and returns the logits that the operator keeps."""
@@ -249,7 +235,7 @@ class Sorted:
             launches that read less. None: rows are sorted as a whole.
     """
 
-    def __init__(self, rows: Rows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
+    def __init__(self, rows: RouteRows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
         self._chunk_lanes = chunk_lanes
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
@@ -283,7 +269,7 @@ class Sorted:
 class SortedSegments(Sorted):
     """What a sorted row keeps, back in the places of its ids: it races by segment."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         facts, vocab_size = rows.parameters.facts, rows.vocab_size
         is_bounded = facts is not None and not rows.keep_ties and is_limited(facts["top_k"], vocab_size).all()
         super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
@@ -297,7 +283,7 @@ class SortedSegments(Sorted):
 class AnyRows(Sorted):
     """Rows of which the host knows nothing: both races are run, and the parameters choose."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RouteRows) -> None:
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         super().__init__(rows, vocab_size)
         self._most_k = min(LARGEST_FUSED_K, vocab_size)
@@ -365,15 +351,14 @@ def an_id(token_ids: Tensor, logits: Tensor) -> Tensor:
     return token_ids.clamp_(0, logits.shape[1] - 1)
 
 
-ROUTES: Final[dict[SamplingRoute, Callable[[Rows], Route]]] = {
+ROUTES: Final[dict[SamplingRoute, Callable[[RouteRows], Route]]] = {
     SamplingRoute.GREEDY: Greedy,
     SamplingRoute.FUSED_V2: FusedV2,
     SamplingRoute.FUSED: Fused,
-    SamplingRoute.FUSED_ROUNDED: FusedRounded,
     SamplingRoute.TOP_K: Sorted,
     SamplingRoute.SEGMENTS: Segments,
     SamplingRoute.FUSED_SEGMENTS: Segments,
     SamplingRoute.SORTED_SEGMENTS: SortedSegments,
 }
-WIDENING: Final = (FusedV2, Fused, FusedRounded)
+WIDENING: Final = (FusedV2, Fused)
 """Routes whose operators are given `widened` noise."""

@@ -22,7 +22,6 @@ from ascend_sample.sampling.draws.total_order import mask_below_top_k
 from ascend_sample.sampling.draws.weights import is_outside_nucleus
 from ascend_sample.sampling.requests.checks import LARGEST, LARGEST_FRACTION
 from ascend_sample.sampling.rows.parameters import (
-    COLUMNS,
     DTYPES,
     RowParameters,
     check_column,
@@ -30,6 +29,7 @@ from ascend_sample.sampling.rows.parameters import (
     check_numbers,
     is_limited,
 )
+from ascend_sample.sampling.rows.table import COLUMNS
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 

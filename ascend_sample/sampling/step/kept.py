@@ -6,7 +6,6 @@ what the device's filters keep. docs/logprobs.md has the meaning, section "Kept 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
-from ascend_sample._errors import check_integer, refuse
+from ascend_sample._errors import check_integer
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.distribution import Distributions, scaled_logits
-from ascend_sample.sampling.step.logprobs import AskingRows
+from ascend_sample.sampling.step.serving import Drawn
 
 NO_ID: Final = -1
 """What stands where there is room for an id, and none was kept."""
@@ -100,7 +100,7 @@ class KeptRows(NamedTuple):
     """The rows of a batch that ask for kept sets: what stays the same from step to step.
 
     Attributes:
-        asking: which.
+        rows: which.
         is_wanted: bool [batch] on the CPU, the same.
         parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
@@ -108,7 +108,7 @@ class KeptRows(NamedTuple):
         keep_ties: as for `Sampler`.
     """
 
-    asking: AskingRows
+    rows: RowSet
     is_wanted: Tensor
     parameters: RowParameters
     distributions: Distributions | None
@@ -116,15 +116,10 @@ class KeptRows(NamedTuple):
     keep_ties: bool
 
     @classmethod
-    def of_batch(
-        cls, batch: SamplingBatch, keep_ties: bool, round_float32: bool = False, most: int | None = None
-    ) -> KeptRows:
-        """Returns those of a batch."""
+    def of_batch(cls, batch: SamplingBatch, keep_ties: bool, most: int | None) -> KeptRows | None:
+        """Returns those of a batch; None where none asks."""
         rows = np.flatnonzero(batch.host.kept)
-        if round_float32 and len(rows):
-            remedy = "Make the sampler without it."
-            refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
-        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
+        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most) if len(rows) else None
 
     @classmethod
     def of_rows(
@@ -137,8 +132,8 @@ class KeptRows(NamedTuple):
     ) -> KeptRows:
         """Returns those of which rows ask, given the parameters of all rows."""
         device, count = parameters.seed.device, len(parameters.seed)
-        asking = AskingRows.of(rows.tolist(), count, 0, device)
-        own = parameters.of_rows(rows, asking.there)
+        asking = RowSet.of(rows, count, device)
+        own = parameters.of_rows(asking)
         distributions = None
         if device.type != "cpu" and not keep_ties and own.facts is not None:
             distributions = Distributions(own, vocab_size)
@@ -146,48 +141,20 @@ class KeptRows(NamedTuple):
         is_wanted[torch.from_numpy(rows)] = True
         return cls(asking, is_wanted, own, distributions, most, keep_ties)
 
-    def begun(self, near: Tensor | None = None) -> KeptOfStep:
-        """Returns where a step leaves what it has kept.
-
-        Args:
-            near: what rows of the CPU kernel that remember their draws ask, float32 [batch]: the probability that a
-                token is to have, or less than 0 for any; NaN for a row that does not ask.
-        """
-        return KeptOfStep(self, near, [], [])
-
-
-class KeptOfStep(NamedTuple):
-    """What a step has kept: a draw on the CPU leaves it, block by block of its rows.
-
-    Attributes:
-        asked: by which rows.
-        near: as of `KeptRows.begun`.
-        parts: of each block what `KeptSets` has, in its order.
-        told: of each block the logarithms of the probabilities of its tokens, float32 [rows]: of rows that ask.
-    """
-
-    asked: KeptRows
-    near: Tensor | None
-    parts: list[Sequence[Tensor]]
-    told: list[Tensor]
-
-    def sets(self, logits: Tensor, status: Tensor) -> KeptSets:
+    def sets(self, drawn: Drawn) -> KeptSets:
         """Returns what was kept of all rows: on a device it is listed now, and waited for where there is no bound.
 
         Args:
-            logits: floats [batch, vocab_size], after edits. They stay as they are.
-            status: int8 [batch].
+            drawn: a draw that has returned what is kept of these rows on a CPU, and on a device has not overwritten its
+                logits.
         """
-        asking, _, parameters, distributions, most, keep_ties = self.asked
-        if not self.parts:
-            values = kept_values(asking.of_batch(logits), parameters, distributions, keep_ties)
-            return listed(values, asking.of_batch(status), asking, len(logits), most)
-        if len(self.parts) == 1:
-            found = KeptSets(*self.parts[0])
-        else:
-            ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
-            found = KeptSets(offsets_of(counts), ids, logprobs, counts)
-        return found if most is None else found.of_rows(found.counts <= most)
+        if drawn.sets:
+            found = KeptSets(*drawn.sets)
+            stays = self.is_wanted if self.most is None else self.is_wanted & (found.counts <= self.most)
+            found = found.of_rows(stays | (found.counts == 0))
+            return found._replace(counts=found.counts * self.is_wanted)
+        values = kept_values(self.rows.take(drawn.logits), self.parameters, self.distributions, self.keep_ties)
+        return listed(values, self.rows.take(drawn.status), self.rows, len(drawn.logits), self.most)
 
 
 def offsets_of(counts: Tensor) -> Tensor:
@@ -219,7 +186,7 @@ def kept_values(
     return scaled_logits(logits, parameters, keep_ties)
 
 
-def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, most: int | None) -> KeptSets:
+def listed(values: Tensor, status: Tensor, asking: RowSet, batch_size: int, most: int | None) -> KeptSets:
     """Lists what is above -inf of some rows of a batch.
 
     Args:
@@ -237,7 +204,7 @@ def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, 
     if most is not None:
         taken = counts.masked_fill(counts > most, 0)
         offsets = offsets_of(_of_batch(taken, asking, batch_size))
-        starts = offsets[:-1] if asking.there is None else offsets[asking.there]
+        starts = asking.take(offsets[:-1])
         return KeptSets(offsets, *_first(values, taken, starts, most), _of_batch(counts, asking, batch_size))
     places = is_kept.masked_fill_(is_bad.unsqueeze(1), False).flatten().nonzero().squeeze(1)
     logprobs = _normalised(values).flatten()[places]
@@ -245,9 +212,9 @@ def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, 
     return KeptSets(offsets_of(counts), places.remainder_(vocab_size).to(torch.int32), logprobs, counts)
 
 
-def _of_batch(counts: Tensor, asking: AskingRows, batch_size: int) -> Tensor:
+def _of_batch(counts: Tensor, asking: RowSet, batch_size: int) -> Tensor:
     """Returns what rows that ask have as the batch has it, 0 for the others."""
-    return counts if asking.there is None else counts.new_zeros(batch_size).index_copy_(0, asking.there, counts)
+    return counts if asking.device is None else asking.put(counts, counts.new_zeros(batch_size))
 
 
 def _first(values: Tensor, taken: Tensor, starts: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -280,21 +247,38 @@ def _normalised(values: Tensor) -> Tensor:
 
 
 def _fake(
-    logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any, near: Tensor | None = None, **named: Any
+    logits: Tensor,
+    rows: Tensor | None,
+    *requests: Any,
+    is_kept_wanted: Tensor | None = None,
+    logprobs: int = -1,
+    logprob_rows: Tensor | None = None,
+    logprob_ids: Tensor | None = None,
+    is_normalised: bool = True,
+    is_processed: bool = False,
+    **edits: Any,
 ) -> tuple[Tensor, ...]:
     """Has the shapes of the operator's results; how much is kept is a size that is not known before."""
-    torch.ops.ascend_sample.check_sample_kept_rows(logits, rows, is_wanted, *requests, near=near, **named)
-    count = is_wanted.shape[0]
-    kept = torch.library.get_ctx().new_dynamic_size()
+    wanted = {"is_kept_wanted": is_kept_wanted, "logprobs": logprobs, "logprob_rows": logprob_rows}
+    wanted |= {"logprob_ids": logprob_ids, "is_normalised": is_normalised, "is_processed": is_processed}
+    torch.ops.ascend_sample.check_sample_rows(logits, rows, *requests, **edits, **wanted)
+    count = (logits if rows is None else rows).shape[0]
+    is_kept = is_kept_wanted is not None
+    kept = torch.library.get_ctx().new_dynamic_size() if is_kept else 0
+    asking = (count if logprob_rows is None else logprob_rows.shape[0],) if logprobs >= 0 else (0,)
+    named = 0 if logprob_ids is None else logprob_ids.shape[1]
+    ranked = (*asking, 1 + logprobs + named) if logprobs >= 0 else (0,)
     return (
         logits.new_empty(count, dtype=torch.int64),
         logits.new_empty(count, dtype=torch.int8),
-        logits.new_empty(count + 1, dtype=torch.int64),
+        logits.new_empty(count + 1 if is_kept else 0, dtype=torch.int64),
         logits.new_empty(kept, dtype=torch.int32),
         logits.new_empty(kept, dtype=torch.float32),
-        logits.new_empty(count, dtype=torch.int32),
-        logits.new_empty(0 if near is None else count, dtype=torch.float32),
+        logits.new_empty(count if is_kept else 0, dtype=torch.int32),
+        logits.new_empty(ranked, dtype=torch.float32),
+        logits.new_empty(ranked, dtype=torch.int64),
+        logits.new_empty(asking, dtype=torch.int64),
     )
 
 
-torch.library.register_fake("ascend_sample::sample_kept_rows", _fake)
+torch.library.register_fake("ascend_sample::sample_rows", _fake)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.draws.kept_choices import INFINITESIMAL
-from ascend_sample.sampling.draws.leftover import Leftover
 from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import (
     LEAST_SCALED,
@@ -87,21 +87,63 @@ class Logprobs(NamedTuple):
     ranks: Tensor
 
 
-class AskingRows(NamedTuple):
-    """The rows of a batch that ask for logprobs: what stays the same from step to step."""
+class LogprobRows(NamedTuple):
+    """The rows of a batch that ask for logprobs: what stays the same from step to step.
 
-    rows: list[int]  # their places in the batch, ascending
-    there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
-    most: int  # how many of the best tokens they ask for, at most
-    lanes: Tensor | None  # from `chunk_lanes`
-    sums: dict[int, Tensor]  # what `room_for_sums` has made
-    named: Tensor | None = None  # int64 [rows, ids], the ids that each names, at the end; None where none does
+    Attributes:
+        rows: which.
+        most: how many of the best tokens they ask for, at most.
+        lanes: from `chunk_lanes`.
+        sums: what `room_for_sums` has made.
+        named: int64 [rows, ids], the ids that each names, at the end; None where none does.
+        parameters: theirs; None where only logits as they came are reported.
+        distributions: theirs, on a device whose operators find what is kept; None: torch's do.
+    """
+
+    rows: RowSet
+    most: int
+    lanes: Tensor | None
+    sums: dict[int, Tensor]
+    named: Tensor | None = None
+    parameters: RowParameters | None = None
+    distributions: Distributions | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
-        """Sends to the device what it has to know."""
-        there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
-        return cls(list(rows), there, most, chunk_lanes(device), {})
+    def of(cls, rows: RowSet, most: int, device: torch.device) -> LogprobRows:
+        """Makes it of rows whose logits are on a device."""
+        return cls(rows, most, chunk_lanes(device), {})
+
+    @classmethod
+    def of_batch(
+        cls, batch: SamplingBatch, keep_ties: bool, rows: npt.NDArray[np.int64] | None = None
+    ) -> LogprobRows | None:
+        """Returns the rows of a batch that ask, or those of them that are named; None where none does."""
+        if rows is None:
+            rows = np.flatnonzero(batch.host.logprobs >= 0)
+        if not len(rows):
+            return None
+        asking = cls.of(RowSet.of(rows, len(batch), batch.device), int(batch.host.logprobs.max()), batch.device)
+        parameters = batch.row_parameters().of_rows(asking.rows)
+        asking = asking._replace(parameters=parameters)
+        if batch.device.type != "cpu" and not keep_ties:
+            asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size))
+        if (most := int(batch.host.logprob_ids.max())) > 0:
+            named = np.zeros((len(rows), most), np.int64)
+            for place, row in enumerate(rows.tolist()):
+                ids = batch.params[row].logprob_ids
+                named[place, most - len(ids) :] = ids
+            asking = asking._replace(named=to_device(named, batch.device))
+        return asking
+
+    def native(self, mode: LogprobsMode) -> dict[str, Any]:
+        """Returns what asks the CPU kernel for logprobs of the tokens that it draws: arguments of its operator."""
+        return {
+            "logprobs": self.most,
+            "logprob_rows": self.rows.device,
+            "logprob_ids": self.named,
+            "is_normalised": mode.is_normalised,
+            "is_processed": mode.is_processed,
+        }
 
     @property
     def at_least_one(self) -> int:
@@ -118,25 +160,14 @@ class AskingRows(NamedTuple):
             self.sums[count] = segments.new_full((len(segments), count + 1), NEGLIGIBLE)
         return self.sums[count]
 
-    def of_batch(self, tensor: Tensor) -> Tensor:
-        """Returns what a tensor has for each row of the batch, for these rows alone."""
-        return tensor if self.there is None else tensor.index_select(0, self.there)
-
-
-def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
-    """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
-    asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
-    if (most := int(batch.host.logprob_ids.max())) > 0:
-        named = np.zeros((len(rows), most), np.int64)
-        for place, row in enumerate(asking.rows):
-            ids = batch.params[row].logprob_ids
-            named[place, most - len(ids) :] = ids
-        asking = asking._replace(named=to_device(named, batch.device))
-    return asking, batch.row_parameters().of_rows(rows, asking.there)
+    def report(self, found: Sequence[Tensor]) -> Logprobs:
+        """Returns the logprobs of values, ids and ranks."""
+        values, ids, ranks = found
+        return Logprobs(self.rows.host.tolist(), ids, values, ranks)
 
 
 def gather_logprobs(
-    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, temperature: Tensor | None = None
+    asking: LogprobRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, temperature: Tensor | None = None
 ) -> Logprobs:
     """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
@@ -154,24 +185,24 @@ def gather_logprobs(
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
-        >>> asking = AskingRows.of([0], batch_size=1, most=2, device=logits.device)
+        >>> asking = LogprobRows.of(RowSet.all(1), most=2, device=logits.device)
         >>> gather_logprobs(asking, logits, LogprobsMode.RAW_LOGITS, drawn)
         Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
-    token_ids = asking.of_batch(token_ids)
+    token_ids = asking.rows.take(token_ids)
     if logits.is_cpu:
-        values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
+        *found, _ = torch.ops.ascend_sample.row_logprobs(
             logits,
-            asking.there,
+            asking.rows.device,
             token_ids,
             asking.most,
             mode.is_normalised,
             named=asking.named,
             temperature=temperature,
         )
-        return Logprobs(asking.rows, ids, values, ranks)
+        return asking.report(found)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf)
+    segments = _segments_of(asking.rows.take(logits), LARGEST if mode.is_normalised else torch.inf)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
     if not mode.is_normalised:
@@ -180,29 +211,8 @@ def gather_logprobs(
     return _normalised(asking, segments, numbers, best_ids, token_ids, LEAST_SHIFTED)
 
 
-def logprobs_of_leftover(
-    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, left: Leftover, divisor: Tensor | None
-) -> Logprobs:
-    """Does what `gather_logprobs` and `processed_logprobs` do, bit for bit, with what a draw has left.
-
-    Args:
-        asking: all rows of the batch.
-        logits: the model's.
-        mode: any but `LogprobsMode.RAW_LOGITS`.
-        token_ids: the sampled ones.
-        left: what the draw has left for them.
-        divisor: float32 [rows, 1], the temperatures.
-    """
-    if mode.is_processed:
-        return _of_scaled(asking, left.kept, left.logits, mode, token_ids, divisor)
-    segments = _room_for_segments(logits)
-    numbers = segments.flatten(1)[:, : logits.shape[1]]
-    torch.sub(logits, left.base, out=numbers).nan_to_num_(nan=-torch.inf, posinf=0.0, neginf=-torch.inf)
-    return _normalised(asking, segments, numbers, left.best_ids, token_ids, LEAST_SHIFTED)
-
-
 def _of_scaled(
-    asking: AskingRows, scaled: Tensor, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, divisor: Tensor | None
+    asking: LogprobRows, scaled: Tensor, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, divisor: Tensor | None
 ) -> Logprobs:
     """Looks up what filters keep of rows on a device.
 
@@ -227,7 +237,7 @@ def _of_scaled(
 
 
 def _normalised(
-    asking: AskingRows,
+    asking: LogprobRows,
     segments: Tensor,
     numbers: Tensor,
     best_ids: Tensor,
@@ -253,37 +263,37 @@ def _normalised(
     return found._replace(values=torch.nn.functional.threshold(found.values, least, -torch.inf))
 
 
-def _looked_up(asking: AskingRows, numbers: Tensor, best_ids: Tensor, token_ids: Tensor) -> Logprobs:
+def _looked_up(asking: LogprobRows, numbers: Tensor, best_ids: Tensor, token_ids: Tensor) -> Logprobs:
     """Returns the numbers of sampled tokens, of the best, and of those that are named, in few launches."""
     named = () if asking.named is None else (asking.named,)
     ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most], *named), dim=1)
     values = numbers.gather(1, ids)
-    return Logprobs(asking.rows, ids, values, (numbers >= values[:, :1]).sum(1))
+    return asking.report((values, ids, (numbers >= values[:, :1]).sum(1)))
 
 
 def processed_logprobs(
-    asking: AskingRows,
+    asking: LogprobRows,
     logits: Tensor,
     mode: LogprobsMode,
     token_ids: Tensor,
-    parameters: RowParameters,
-    distributions: Distributions | None,
     keep_ties: bool,
     edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Logprobs:
     """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
 
     Args:
-        asking: whose logprobs these are.
-        logits: of these rows alone, after edits but for those that follow; they stay as they are.
+        asking: whose logprobs these are, with their parameters.
+        logits: [batch, vocab_size], after edits but for those that follow; they stay as they are.
         mode: a processed one.
-        token_ids: int64, theirs.
-        parameters: theirs.
-        distributions: theirs, on a device whose operators find what is kept; None: torch's do.
+        token_ids: int64 [batch].
         keep_ties: as for `Sampler`.
-        edits: of these rows, what the CPU kernel does to logits that are there.
+        edits: of the batch, what the CPU kernel does to logits that are there.
     """
-    asking = asking._replace(there=None)  # the logits and tokens are of these rows alone
+    parameters, distributions = asking.parameters, asking.distributions
+    assert parameters is not None, "filters go by them"
+    if edits and asking.rows.device is not None:
+        edits = edits_of_rows(edits, asking.rows.device)
+    logits, token_ids = asking.rows.take(logits), asking.rows.take(token_ids)
     if logits.is_cpu:
         return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
     if distributions is not None:
@@ -293,7 +303,7 @@ def processed_logprobs(
 
 
 def _processed_in_blocks(
-    asking: AskingRows,
+    asking: LogprobRows,
     logits: Tensor,
     mode: LogprobsMode,
     token_ids: Tensor,
@@ -301,21 +311,26 @@ def _processed_in_blocks(
     keep_ties: bool,
     edits: Mapping[str, Tensor],
 ) -> Logprobs:
-    """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache."""
+    """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache.
+
+    Logits, tokens, parameters and edits are of the asking rows alone.
+    """
     rows, vocab_size = logits.shape
     step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
     found = []
     for start in range(0, max(1, rows), step):
         block = np.arange(start, min(start + step, rows))
-        of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
+        of_block = parameters if step >= rows else parameters.of_rows(RowSet(block, torch.from_numpy(block)))
         part = slice(start, start + step)
         kept = undivided_logits(logits[part], of_block, keep_ties, edits_of_rows(edits, part))
-        asked = asking if asking.named is None else asking._replace(named=asking.named[part])
+        named = None if asking.named is None else asking.named[part]
+        asked = asking._replace(rows=RowSet.all(len(block)), named=named)
         found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))
         del kept  # the next block has its memory
-    if len(found) == 1:
-        return found[0]
-    return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))
+    values, ids, ranks = (
+        torch.cat(parts) for parts in zip(*((each.values, each.token_ids, each.ranks) for each in found), strict=True)
+    )
+    return asking.report((values, ids, ranks))
 
 
 def _segments_of(logits: Tensor, infinity: float, is_clean: bool = False) -> Tensor:

@@ -34,7 +34,6 @@ class SamplingRoute(str, enum.Enum):
     GREEDY = "greedy"  # the argmax by torch
     FUSED_V2 = "fused_v2"  # top_k_top_p_sample_v2 on the device, once for all such rows
     FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
-    FUSED_ROUNDED = "fused_rounded"  # the same, of float32 logits that are rounded to float16: where that is asked for
     TOP_K = "top_k"  # the first of the sorted row by torch, and their race by rank
     SEGMENTS = "segments"  # the weights of whole rows by torch, and their races by segment and place
     FUSED_SEGMENTS = "fused_segments"  # the same of what one of the two operators keeps
@@ -47,16 +46,14 @@ class Abilities(NamedTuple):
     native: bool  # the CPU kernel
     fused: bool  # aclnnTopKTopPSample, for this dtype
     fused_v2: bool  # aclnnTopKTopPSampleV2, for float32
-    rounds: bool = False  # logits of this dtype may be rounded to float16 for aclnnTopKTopPSample
 
 
-def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
+def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
     """Asks the package what serves logits of ``dtype`` on ``device``.
 
     Args:
         device: of the logits.
         dtype: of the logits.
-        round_float32: whether float32 logits may be rounded to float16.
     """
 
     def is_served(operator: str, dtype: torch.dtype) -> bool:
@@ -64,8 +61,7 @@ def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool =
 
     if device.type == "cpu":
         return Abilities(native=True, fused=False, fused_v2=False)
-    rounds = round_float32 and dtype == torch.float32 and is_served(OPERATOR_NAME, torch.float16)
-    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32), rounds)
+    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32))
 
 
 def are_served_alike_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
@@ -89,7 +85,7 @@ class _Rows(NamedTuple):
     is_temperature_folded: Booleans
 
 
-class Rule(NamedTuple):
+class RouteRule(NamedTuple):
     """One line of the table."""
 
     route: SamplingRoute  # what serves the rows for which ``holds`` does
@@ -97,63 +93,58 @@ class Rule(NamedTuple):
     holds: Callable[[_Rows, Abilities], Any]  # from facts about the rows and the device's abilities
 
 
-RULES: Final[tuple[Rule, ...]] = (
-    Rule(
+RULES: Final[tuple[RouteRule, ...]] = (
+    RouteRule(
         SamplingRoute.NATIVE,
         "the CPU kernel serves it, whatever its parameters are",
         lambda rows, has: has.native,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.GREEDY,
         "greedy: the argmax, which needs no noise",
         lambda rows, has: rows.is_greedy,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_V2,
         "top-k: aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
         lambda rows, has: has.fused_v2 & rows.is_ranked,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED,
         "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
         lambda rows, has: has.fused & rows.is_ranked & ~rows.has_top_p & ~rows.has_min_p & rows.is_temperature_folded,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
         lambda rows, has: has.fused & rows.is_ranked & rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature,
     ),
-    Rule(
-        SamplingRoute.FUSED_ROUNDED,
-        "top-k of float32 logits, which round_float32 allows to round to float16: aclnnTopKTopPSample",
-        lambda rows, has: has.rounds & rows.is_ranked & ~rows.has_min_p,
-    ),
-    Rule(
+    RouteRule(
         SamplingRoute.TOP_K,
         "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
         lambda rows, has: rows.is_ranked,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SORTED_SEGMENTS,
         f"top_k is above {LARGEST_FUSED_K} or keeps ties: a sort finds what is kept, and segments race",
         lambda rows, has: rows.needs_mask,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SEGMENTS,
         "nothing is ranked: segments race, of whole rows less what min_p drops",
         lambda rows, has: ~rows.has_top_p,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_SEGMENTS,
         "top-p alone: aclnnTopKTopPSampleV2 tells what is kept, and segments race",
         lambda rows, has: has.fused_v2,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.FUSED_SEGMENTS,
         "top-p alone, as the dtype of the logits has it, at temperature 1: aclnnTopKTopPSample keeps, segments race",
         lambda rows, has: has.fused & rows.is_top_p_exact & ~rows.has_temperature,
     ),
-    Rule(
+    RouteRule(
         SamplingRoute.SORTED_SEGMENTS,
         "top-p alone, for which no fused operator here is exact: a sort finds what is kept, and segments race",
         lambda rows, has: np.True_,

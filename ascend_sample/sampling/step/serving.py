@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -11,31 +11,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.draws.leftover import Leftover, RankedRows
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import ALIGNMENT, DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.draws.segmented import whole_columns
 from ascend_sample.sampling.draws.weights import StatusConstants, largest_of, status_of
-from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.parameters import DTYPES, RowParameters, RowsOutput
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
-from ascend_sample.sampling.step.kept import KeptOfStep
+from ascend_sample.sampling.step.device_routes import ROUTES, WIDENING, FusedV2, Route, RouteRows, Segments
 
-LEAVING: Final = (FusedV2, Segments)
-"""Routes that can leave something."""
-WHOLE: Final = slice(None)
-"""All rows of a batch."""
+KEEPING: Final = (FusedV2, Segments)
+"""Routes that can return what their filters keep."""
+NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class PlacedGroup(NamedTuple):
     """A group of rows with what serving them needs on the device."""
 
     route: Route | None  # draws their tokens; None for the CPU kernel
-    batch_rows: Tensor | None  # int64, their rows in the batch; None: all, in order
-    host_rows: npt.NDArray[np.int64]  # the same on the host
+    rows: RowSet  # theirs in the batch
     parameters: RowParameters  # theirs alone, in the operators' terms; but seeds and positions of the whole batch
     columns: int  # how far rows should be apart that may be overwritten
 
@@ -60,34 +56,44 @@ class Placement(NamedTuple):
         return max(_noise_of(group).lanes for group in self.groups)
 
     @property
-    def leaves_kept(self) -> bool:
-        """Tells whether all rows are drawn by one call that can leave what the filters keep."""
+    def returns_kept(self) -> bool:
+        """Tells whether all rows are drawn by one call that can return what the filters keep."""
         route = self.groups[0].route
-        return len(self.groups) == 1 and self.order is None and isinstance(route, LEAVING) and route.leaves_kept
-
-    @property
-    def can_leave(self) -> bool:
-        """Tells whether all rows are drawn by one call that can leave something for logprobs."""
-        route = self.groups[0].route
-        return self.leaves_kept and isinstance(route, FusedV2) and route.can_leave
+        return len(self.groups) == 1 and self.order is None and isinstance(route, KEEPING) and route.returns_kept
 
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor, has_statuses: bool = True) -> Placement:
         """Makes it of groups that hold each row of a batch once, and of logits like those with the rows' statuses."""
         constants = StatusConstants.like(logits) if has_statuses and groups[0].route is not None else None
-        if groups[0].batch_rows is None:
+        if groups[0].rows.device is None:
             return cls(groups, None, constants)
-        order = np.argsort(np.concatenate([group.host_rows for group in groups]))
+        order = np.argsort(np.concatenate([group.rows.host for group in groups]))
         return cls(groups, to_device(order, logits.device), constants)
 
 
+class Drawn(NamedTuple):
+    """The tokens of a batch, and what their draw can return besides.
+
+    Attributes:
+        token_ids: int64 [batch].
+        status: int8 [batch].
+        logits: on a device, [batch, vocab_size] that were drawn from; of no meaning where the draw has overwritten
+            them. On a CPU those that were given.
+        kept: what a device's filters keep, as of `FusedV2.draw_kept`; None: it is not known.
+        sets: on a CPU what is kept of the rows of which that is wanted, as `KeptSets` has it; else empty.
+        logprobs: on a CPU values, ids and ranks of the rows that ask, as `Logprobs` has them; else empty.
+    """
+
+    token_ids: Tensor
+    status: Tensor
+    logits: Tensor
+    kept: Tensor | None = None
+    sets: Sequence[Tensor] = ()
+    logprobs: Sequence[Tensor] = ()
+
+
 def place_groups(
-    parameters: RowParameters,
-    logits: Tensor,
-    keep_ties: bool,
-    round_float32: bool = False,
-    *,
-    rows: npt.NDArray[np.int64] | None = None,
+    parameters: RowParameters, logits: Tensor, keep_ties: bool, *, rows: npt.NDArray[np.int64] | None = None
 ) -> Sequence[PlacedGroup]:
     """Chooses the routes of rows and puts on the device what serving them needs.
 
@@ -95,7 +101,6 @@ def place_groups(
         parameters: of the whole batch; the host knows them.
         logits: those that are sampled from; their shape, dtype and device count.
         keep_ties: top-k keeps every tie at the k-th value.
-        round_float32: float32 logits may be rounded to float16 for the first operator.
         rows: the rows that are placed, ascending; None: all.
 
     Returns:
@@ -111,19 +116,19 @@ def place_groups(
         facts = {field: array[rows] for field, array in facts.items()}
 
     placed = []
-    abilities = routes.abilities_of(device, logits.dtype, round_float32)
+    abilities = routes.abilities_of(device, logits.dtype)
     for group in routes.group_rows(facts, vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
         route = ROUTES.get(group.route)
         if route is None:
-            placed.append(PlacedGroup(None, None, of_batch, parameters.for_operators(vocab_size), vocab_size))
+            native = parameters.for_operators(vocab_size)
+            placed.append(PlacedGroup(None, RowSet(of_batch, None), native, vocab_size))
             continue
         own, there = sent_for_operators(parameters.of_rows_here(of_batch), of_batch, logits)
         placed.append(
             PlacedGroup(
-                route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
-                None if len(of_batch) == count else there,
-                of_batch,
+                route(RouteRows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
+                RowSet(of_batch, None if len(of_batch) == count else there),
                 own,
                 whole_columns(vocab_size) if route is Segments else vocab_size,
             )
@@ -166,52 +171,88 @@ def serve(
     keep_ties: bool,
     purpose: Purpose,
     keys: DrawKeys | None = None,
-    edited: Tensor | None = None,
-    native_edits: Mapping[str, Tensor] | None = None,
-    blocks: Iterable[slice] = (WHOLE,),
-    left: Leftover | None = None,
-    kept: KeptOfStep | None = None,
-    ranked: RankedRows | None = None,
-    is_read_again: bool = False,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
     Args:
-        logits: of each group, those of the batch that it is sampled from.
+        logits: of each group, those of the batch that it is sampled from. They stay as they are.
         placement: how the batch is served.
         position: int64 [batch]; None where ``keys`` are given and nothing is sampled on a CPU.
         keep_ties: as it was given to `place_groups`.
         purpose: of the noise.
         keys: what the host knows of the noise; None: it is made where the seeds are.
-        edited: those of the logits that have all rows as they are drawn from, and may be overwritten unless they
-            are read again; None: all logits are as they came, and stay so.
-        native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
-        blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
-        left: what the draw is to leave, where `Placement.can_leave`, or `leaves_kept` for that alone.
-        kept: where the CPU kernel is to leave what it draws from.
-        ranked: where it is to leave logprobs, if nothing is kept and all rows are one block.
-        is_read_again: no logits are overwritten.
 
     Returns:
         The ids and statuses, in the order of the batch.
     """
-    groups, _, constants = placement
-    if placement.is_native:
-        assert len(groups) == 1, "the kernel serves all rows"
-        assert position is not None, "the CPU kernel makes its noise itself"
-        tensors, edits = groups[0].parameters.tensors_at(position), native_edits or {}
-        if ranked is not None:
-            return _serve_ranked(logits[0], ranked, (*tensors, int(purpose), keep_ties), edits)
-        served = [_serve_natively(logits[0], rows, tensors, keep_ties, purpose, edits, kept) for rows in blocks]
-        return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
-    assert constants is not None, "statuses are asked for"
+    if not placement.is_native:
+        return RowsOutput(*draw_on_device(logits, placement, position, purpose, keys)[:2])
+    assert position is not None, "the CPU kernel makes its noise itself"
+    return RowsOutput(*draw_on_cpu(logits[0], placement, position, keep_ties, purpose)[:2])
+
+
+def draw_on_cpu(
+    logits: Tensor,
+    placement: Placement,
+    position: Tensor,
+    keep_ties: bool,
+    purpose: Purpose,
+    edits: Mapping[str, Tensor] = NOTHING,
+    wanted: Mapping[str, Any] = NOTHING,
+) -> Drawn:
+    """Draws the tokens of all rows by the CPU kernel, which edits logits as it reads them.
+
+    Args:
+        logits: those of the batch.
+        placement: as for `serve`.
+        position: int64 [batch].
+        keep_ties: as for `serve`.
+        purpose: of the noise.
+        edits: what is done to the logits: arguments of the kernel's operator.
+        wanted: what is to be returned besides: arguments of the operator as well.
+    """
+    assert len(placement.groups) == 1, "the kernel serves all rows"
+    tensors = placement.groups[0].parameters.tensors_at(position)
+    operator = torch.ops.ascend_sample.sample_rows
+    token_ids, status, *found = operator(logits, None, *tensors, int(purpose), keep_ties, **edits, **wanted)
+    sets = found[:4] if "is_kept_wanted" in wanted else ()
+    return Drawn(token_ids, status, logits, None, sets, found[4:] if "logprobs" in wanted else ())
+
+
+def draw_on_device(
+    logits: Sequence[Tensor],
+    placement: Placement,
+    position: Tensor | None,
+    purpose: Purpose,
+    keys: DrawKeys | None,
+    edited: Tensor | None = None,
+    *,
+    is_read_again: bool = False,
+    is_kept_wanted: bool = False,
+) -> Drawn:
+    """Draws the tokens of all rows on a device.
+
+    Args:
+        logits: as for `serve`.
+        placement: as for `serve`.
+        position: as for `serve`.
+        purpose: of the noise.
+        keys: as for `serve`.
+        edited: those of the logits that have all rows as they are drawn from; None: all logits are as they came.
+        is_read_again: these are not overwritten.
+        is_kept_wanted: what the filters keep is returned; `Placement.returns_kept` holds.
+    """
+    assert placement.constants is not None, "statuses are asked for"
     noise = _noise_of_all(logits[0], placement, position, keys, purpose)
-    status = status_of(largest_of(logits[0] if edited is None else edited), constants)
-    if left is not None:
-        left.status, left.logits = status, logits[0]
-        is_read_again |= left.reads_logits
+    whole = logits[0] if edited is None else edited
+    status = status_of(largest_of(whole), placement.constants)
     overwritten = None if is_read_again else edited
-    return RowsOutput(_tokens(logits, placement, noise, overwritten, left), status)
+    if is_kept_wanted:
+        route = placement.groups[0].route
+        assert isinstance(route, KEEPING), "no other route returns it"
+        token_ids, kept = route.draw_kept(logits[0], noise[0], is_own=logits[0] is overwritten)
+        return Drawn(token_ids, status, whole, kept)
+    return Drawn(_tokens(logits, placement, noise, overwritten), status, whole)
 
 
 def serve_without_status(
@@ -238,17 +279,9 @@ def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Ten
 
 
 def _tokens(
-    logits: Sequence[Tensor],
-    placement: Placement,
-    noise: Sequence[Tensor | None],
-    edited: Tensor | None = None,
-    left: Leftover | None = None,
+    logits: Sequence[Tensor], placement: Placement, noise: Sequence[Tensor | None], edited: Tensor | None = None
 ) -> Tensor:
     """Draws the tokens of a batch on a device, in its order, from the logits and the noise of each group."""
-    if left is not None:
-        route = placement.groups[0].route
-        assert isinstance(route, LEAVING), "nothing else leaves anything"
-        return route(logits[0], noise[0], is_own=logits[0] is edited, left=left)
     drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
 
@@ -263,55 +296,18 @@ def _noise_of_all(
 
 
 def _noise_of(group: PlacedGroup) -> NoiseOfRows:
-    lanes = 0 if group.route is None else group.route.lanes
-    return NoiseOfRows(group.host_rows, group.batch_rows, group.parameters.seed, lanes)
+    return NoiseOfRows(group.rows, group.parameters.seed, 0 if group.route is None else group.route.lanes)
 
 
 def _part_of(noise: Tensor, group: PlacedGroup) -> Tensor | None:
     """Returns what a group reads of the noise of all rows."""
     lanes = _noise_of(group).lanes
-    of_rows = noise if group.batch_rows is None else noise.index_select(0, group.batch_rows)
-    return of_rows[:, :lanes] if lanes else None
+    return group.rows.take(noise)[:, :lanes] if lanes else None
 
 
 def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Tensor | None) -> Tensor:
     """Draws the tokens of a group of rows on a device."""
     assert group.route is not None, "it is chosen by the device"
-    if group.batch_rows is None:
+    if group.rows.device is None:
         return group.route(logits, noise, is_own=logits is edited)
-    return group.route(logits.index_select(0, group.batch_rows), noise, is_own=True)
-
-
-def _serve_natively(
-    logits: Tensor,
-    rows: slice,
-    tensors: Sequence[Tensor],
-    keep_ties: bool,
-    purpose: Purpose,
-    edits: Mapping[str, Tensor],
-    kept: KeptOfStep | None,
-) -> RowsOutput:
-    """Draws the tokens of some rows on the CPU."""
-    if rows != WHOLE:
-        logits, *tensors = (tensor[rows] for tensor in (logits, *tensors))
-        edits = edits_of_rows(edits, rows)
-    options = (*tensors, int(purpose), keep_ties)
-    if kept is None:
-        return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *options, **edits))
-    is_wanted, near = kept.asked.is_wanted[rows], None if kept.near is None else kept.near[rows]
-    operator = torch.ops.ascend_sample.sample_kept_rows
-    token_ids, status, *part, told = operator(logits, None, is_wanted, *options, **edits, near=near)
-    kept.parts.append(part)
-    kept.told.append(told)
-    return RowsOutput(token_ids, status)
-
-
-def _serve_ranked(
-    logits: Tensor, ranked: RankedRows, options: tuple[object, ...], edits: Mapping[str, Tensor]
-) -> RowsOutput:
-    """Draws the tokens of all rows on the CPU, and looks up what is reported of them."""
-    operator = torch.ops.ascend_sample.sample_ranked_rows
-    token_ids, status, ranked.values, ranked.token_ids, ranked.ranks = operator(
-        logits, ranked.rows, ranked.count, ranked.is_normalised, *options, **edits, is_processed=ranked.is_processed
-    )
-    return RowsOutput(token_ids, status)
+    return group.route(group.rows.take(logits), noise, is_own=True)

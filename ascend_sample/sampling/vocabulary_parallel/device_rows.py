@@ -21,6 +21,7 @@ from ascend_sample.sampling.draws.segmented import SEGMENT, lanes_of
 from ascend_sample.sampling.draws.weights import base_of, cleaned_in_float32, drop_below_min_p, largest_of, scaled
 from ascend_sample.sampling.requests.checks import LARGEST_FRACTION
 from ascend_sample.sampling.rows.parameters import RowParameters
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.serving import Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.chunks import Chunks
@@ -58,7 +59,7 @@ class RowsOfDevice:
         self.name, self.rows, self.dtype, self.device = name, rows, like.dtype, like.device
         self._there = to_device(rows, like.device)
         self._has_all = len(rows) == batch_size
-        self.parameters = parameters if self._has_all else parameters.of_rows(rows, self._there)
+        self.parameters = parameters if self._has_all else parameters.of_rows(RowSet(rows, self._there))
 
     def of(self, tensor: Tensor) -> Tensor:
         """Returns what a tensor of the batch has for these rows."""
@@ -77,12 +78,11 @@ class CandidateRows(RowsOfDevice):
         like: Tensor,
         count: int,
         ranks: int,
-        round_float32: bool,
     ) -> None:
         super().__init__(name, rows, batch_size, parameters, like)
         self._count, self._lanes = count, chunk_lanes(like.device)
         merged = like.new_empty(()).expand(len(rows), ranks * count)
-        groups = place_groups(self.parameters, merged, False, round_float32)
+        groups = place_groups(self.parameters, merged, False)
         self._placement = Placement.of(groups, merged)
 
     def told(self, own: OwnPart) -> list[Part]:

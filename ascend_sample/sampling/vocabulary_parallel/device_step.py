@@ -70,7 +70,7 @@ class DevicePlan:
                 rows = np.flatnonzero((of_row == kind) & are_of)
                 if len(rows):
                     most = 1 if kind is Kind.BEST else int(batch.host.top_k[rows].max())
-                    options = (rows, count, parameters, like, most, ranks, steps.round_float32)
+                    options = (rows, count, parameters, like, most, ranks)
                     self.candidates.append(CandidateRows(f"{kind.name} {is_wide}", *options))
             rows = np.flatnonzero(np.isin(of_row, (Kind.RACE, Kind.LATE_RACE)) & are_of)
             if len(rows):
@@ -108,7 +108,7 @@ class DeviceSteps:
         if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
             is_edited = np.ones_like(is_edited)
         # Its own: of another sampler's plan these ranks may have agreed on nothing.
-        key = (self, logits.dtype, self._whole.keep_ties, self._whole.round_float32, is_edited.tobytes())
+        key = (self, logits.dtype, self._whole.keep_ties, is_edited.tobytes())
         if key not in batch.plans:
             self._agree(batch, logits, purpose)
             batch.plans[key] = DevicePlan(batch, logits, is_edited, self._whole, self._borders)
@@ -145,7 +145,7 @@ class DeviceSteps:
         """Compares the requests of all ranks, if nobody has, and takes the first rank's seeds for those without."""
         agreed = self._seeds.setdefault(batch, Agreement())
         steps = self._whole
-        key = (logits.dtype, steps.keep_ties, steps.round_float32)
+        key = (logits.dtype, steps.keep_ties)
         if agreed.compared(batch, key) is not None:
             return
         _, unknown = agreed.split(batch)
@@ -197,9 +197,8 @@ class DeviceSteps:
         if there is not None:
             whole = whole.new_zeros(len(batch), batch.vocab_size).index_copy_(0, there, whole)
         of_batch = self._whole.plan_of(whole, batch, allowed)
-        left = self._whole.leftover_of(of_batch)
-        drawn = self._whole.draw(whole, batch, allowed, of_batch, purpose, left=left, keys=keys)
-        logprobs = self._whole.logprobs_of(whole, batch, allowed, drawn.token_ids, of_batch, left)
+        drawn = self._whole.draw(whole, batch, allowed, of_batch, purpose, keys)
+        logprobs = self._whole.logprobs_of(whole, batch, allowed, drawn.token_ids, of_batch)
         if there is None:
             return drawn.token_ids, drawn.status, logprobs
         return drawn.token_ids.index_select(0, there), drawn.status.index_select(0, there), logprobs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from ascend_sample.sampling.rows.table import NO_SLOT
 from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Rows
 
 AS_GIVEN, WIDENED, MASKED_ALONE = range(3)
-PENALTIES: Final = {"penalties", "penalty_slot", "penalty_ids", "penalty_lengths", "penalty_codes"}
 
 
 class Chosen(NamedTuple):
@@ -118,10 +117,7 @@ def _edit(logits: Tensor, edits: Mapping[str, Tensor], rows: Rows, ids: range) -
         if slot_name == "addend_slot":
             changed = add_bias(flat[where], edits["addends"][slots[place], entry])
         else:
-            if "penalty_codes" in edits:
-                occurrences = edits["penalty_codes"][slots[place], entry]
-            else:
-                occurrences = edits["occurrences"][slots[place], named]
+            occurrences = edits["occurrences"][slots[place], named]
             penalties = edits["penalties"][:, there[held]][:, place]
             # Entries as rows of one, as each has penalties of its own.
             changed = apply_penalties(
@@ -140,27 +136,6 @@ def _edit(logits: Tensor, edits: Mapping[str, Tensor], rows: Rows, ids: range) -
                 is_masked = (words.view(torch.uint8).unsqueeze(2) & bits_of_bytes(words.device)).eq_(0).view(torch.bool)
                 is_masked = is_masked.view(len(held), -1)[:, : len(ids)]
                 logits[held] = logits[held].masked_fill_(is_masked, MASKED)
-
-
-def native_edits_of(edits: Mapping[str, Tensor], vocab_size: int) -> Mapping[str, Tensor]:
-    """Returns the arguments of `sample_rows` for the edits of some rows: what lists have of their ids, as a table."""
-    if "penalty_codes" not in edits:
-        return edits
-    others = {name: tensor for name, tensor in edits.items() if name not in PENALTIES}
-    slots = edits["penalty_slot"]
-    held = (slots != NO_SLOT).nonzero().view(-1)
-    if not len(held):
-        return others
-    own = slots[held]
-    ids, codes = edits["penalty_ids"][own], edits["penalty_codes"][own]
-    return others | {
-        "penalties": edits["penalties"],
-        "penalty_slot": torch.full_like(slots, NO_SLOT).index_copy_(0, held, torch.arange(len(held), device="cpu")),
-        "penalty_ids": ids,
-        "penalty_lengths": edits["penalty_lengths"][own],
-        # An id has the same in each of its entries.
-        "occurrences": codes.new_zeros(len(held), vocab_size).scatter_(1, ids, codes),
-    }
 
 
 def words_of_ids(words: Tensor, ids: range) -> Tensor:

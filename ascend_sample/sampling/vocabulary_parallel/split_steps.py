@@ -11,11 +11,10 @@ from ascend_sample.sampling.drafts.places import DraftPlaces
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
-from ascend_sample.sampling.step.logprobs import asking_of
+from ascend_sample.sampling.step.logprobs import LogprobRows
 from ascend_sample.sampling.step.output import SamplerOutput
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
-from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging, SplitJudge
@@ -64,11 +63,11 @@ class SplitSteps:
         _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(logits, batch, allowed, purpose)
-        drawn = self._on_cpu.draw(logits, batch, split_edits_of(batch, allowed), purpose)
+        drawn = self._on_cpu.draw(logits, batch, batch.native_edits(allowed), purpose)
         found = drawn.logprobs
         if drawn.whole is not None:
-            asking, asked = asking_of(batch, drawn.whole_rows)
-            plan = self._whole.plan_of(drawn.whole, batch, allowed)._replace(asking=asking, logprobs_parameters=asked)
+            asking = LogprobRows.of_batch(batch, self._whole.keep_ties, drawn.whole_rows)
+            plan = self._whole.plan_of(drawn.whole, batch, allowed)._replace(logprobs=asking)
             gathered = self._whole.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
             assert gathered is not None, "rows ask"
             found.append(gathered)
@@ -91,8 +90,8 @@ class SplitSteps:
             RuntimeError: another rank is gone.
         """
         _check_coins(places)
-        drawn = self._on_cpu.draw(logits, places, split_edits_of(places, allowed), Purpose.DRAW, judging.digest())
-        edits = places.native_edits(allowed)
+        drawn = self._on_cpu.draw(logits, places, places.native_edits(allowed), Purpose.DRAW, judging.digest())
+        edits = places.request_edits(allowed)
         judge = SplitJudge(self._shard, self._on_cpu.borders, logits, places, edits, draft_ids, judging)
         return judge.judged(drawn)
 

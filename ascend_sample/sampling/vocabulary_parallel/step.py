@@ -24,6 +24,7 @@ from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.parameters import RowsOutput
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import NO_ROWS
 from ascend_sample.sampling.step.distribution import undivided_logits
 from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode
@@ -39,7 +40,7 @@ from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import proposed_to
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
-from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows, native_edits_of
+from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, Scales, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
@@ -100,7 +101,7 @@ class ShardedSteps:
         Args:
             logits: floats [batch, width] of this rank.
             batch: the requests, the same on all ranks.
-            edits: from `split_edits_of`, and a grammar's.
+            edits: from `SamplingBatch.native_edits`.
             purpose: of the noise.
             judging: how drafts are judged behind the step; all ranks have to be given the same.
 
@@ -319,7 +320,7 @@ class _Step:
         if not len(asking):
             return
         here, of_batch = torch.from_numpy(asking), torch.from_numpy(rows[asking])
-        parameters = self._batch.row_parameters().of_rows(rows[asking], of_batch)
+        parameters = self._batch.row_parameters().of_rows(RowSet(rows[asking], of_batch))
         kept = undivided_logits(values[here], parameters)
         options = (self._token_ids[of_batch], self._batch.vocab_size, self._most_reported, self._mode)
         self._logprobs.append(report_kept(rows[asking], kept, ids[here], *options, parameters.temperature))
@@ -382,7 +383,7 @@ class _Step:
 
     def _draw_whole(self, whole: Tensor, rows: Rows) -> None:
         there = torch.from_numpy(rows)
-        edits = native_edits_of(edits_of_rows(self._edits, there), self._batch.vocab_size)
+        edits = edits_of_rows(self._edits, there)
         self._token_ids[there], self._status[there] = self._sample(whole, there, self._plan.keep_ties, edits)
 
     def _sample(
@@ -393,5 +394,5 @@ class _Step:
         keys = (self._seeds[of_batch], self._position[of_batch], int(self._purpose))
         drawn: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(
             logits, None, *numbers, *keys, keep_ties, **edits
-        )
+        )[:2]
         return drawn

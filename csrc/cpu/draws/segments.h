@@ -58,7 +58,6 @@ class SegmentedDraw {
 
   size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
   Line line(size_t index) const { return Type::load(row_.line(index)); }
-  float noise_of(size_t segment) const { return noise_[segment]; }
 
   Floats divided(const Floats& logits) const {
     const Floats difference = logits - splat(maximum_);

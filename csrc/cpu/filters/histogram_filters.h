@@ -70,17 +70,15 @@ class HistogramFilters {
           keep(use_p ? nucleus_of(bins_, arguments_.target()) : whole_prefix(bins_, bins_.size));
     }
     write_kept();
-    KeptList* const list = arguments_.list_of_few();
-    if (list != nullptr) {
-      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature}, *list,
-                work_);
+    if (arguments_.list != nullptr) {
+      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature},
+                *arguments_.list, work_);
     }
     if (!arguments_.is_drawn()) {
       return id_of(0);
     }
     total = arguments_.rules.softmaxes_again ? sum_exponentials(bins_) : total;
-    const size_t id = id_of(draw(total, noise_of(count)));
-    return arguments_.chance == nullptr ? id : settle_listed(*list, id, *arguments_.chance, work_);
+    return id_of(draw(total, noise_of(count)));
   }
 
   /// Top-p alone, whatever the row. For a draw by segments, groups were scanned.

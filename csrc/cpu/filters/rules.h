@@ -27,17 +27,6 @@ struct KeptRanks {
   size_t count = 0;
 };
 
-/// A token of which is told how probable it was among what is kept of its row.
-struct TokenChance {
-  NoiseKey key;
-  float near;               // the probability that it is to have; below 0: any
-  const RowStatus* status;  // the row's, which is known before it is drawn from
-  KeptList* list;           // room for what is kept
-  float* log_prob;          // what is told
-
-  bool is_drawn_near() const { return near >= 0.0F && *status == RowStatus::kOk; }
-};
-
 /// What one row is sampled with, and the operator's rules for it.
 struct RowArguments {
   Rules rules;
@@ -50,24 +39,18 @@ struct RowArguments {
   std::span<float> kept = {};                       // empty: not wanted
 
   // Of the sampling layer alone.
-  bool keeps_ties = false;              // of top-k: then what it keeps is not ranked
-  float temperature = 1.0F;             // of top-k; other rows are divided before
-  std::span<RowStatus> status = {};     // one, of top-k; empty: not wanted
-  KeptRanks* ranks = nullptr;           // of top-k that is sorted; null: not wanted
-  KeptList* list = nullptr;             // of a row that is drawn; null: not wanted
-  const TokenChance* chance = nullptr;  // likewise
+  bool keeps_ties = false;           // of top-k: then what it keeps is not ranked
+  float temperature = 1.0F;          // of top-k; other rows are divided before
+  std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
+  KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
+  KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }
 
   /// Whether what is kept has to be known, not only what is drawn from it.
   bool needs_end() const { return wants_kept() || needs_list(); }
-  bool needs_list() const { return list != nullptr || chance != nullptr; }
-
-  /// Where few that are kept are listed; null: nobody asks.
-  KeptList* list_of_few() const {
-    return list != nullptr || chance == nullptr ? list : chance->list;
-  }
+  bool needs_list() const { return list != nullptr; }
   bool uses_min_p() const { return min_p > 0.0F; }
 
   bool uses_k(size_t vocab_size) const {

@@ -34,9 +34,8 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
   if (arguments.ranks != nullptr) {
     arguments.ranks->count = count;
   }
-  KeptList* const list = arguments.list_of_few();
-  if (list != nullptr) {
-    list_ranks({candidates.values, candidates.ids, count}, maximum, *list, work);
+  if (arguments.list != nullptr) {
+    list_ranks({candidates.values, candidates.ids, count}, maximum, *arguments.list, work);
   }
   if (!arguments.is_drawn()) {
     return candidates.ids[0];
@@ -44,8 +43,7 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
   total = arguments.rules.softmaxes_again ? sum(work.exponentials, count) : total;
   const size_t rank =
       draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores);
-  const size_t id = candidates.ids[rank];
-  return arguments.chance == nullptr ? id : settle_listed(*list, id, *arguments.chance, work);
+  return candidates.ids[rank];
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,4 +1,4 @@
-"""Logprobs of what a draw leaves on a device: the numbers of float64."""
+"""Logprobs of rows that a device draws together: the numbers of float64."""
 
 from __future__ import annotations
 
