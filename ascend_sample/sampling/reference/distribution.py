@@ -117,8 +117,8 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
     return closing[there]
 
 
-def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:
-    """Returns which of the stop sequences ends an output first, and how long the output is then.
+def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[tuple[int, ...], int] | None:
+    """Returns which of the stop ids and sequences ends an output first, and how long the output is then.
 
     Args:
         output_ids: the tokens that were drawn.
@@ -126,13 +126,14 @@ def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int]
 
     Example:
         >>> end_of([4, 5, 6, 2], SamplingParams(stop_sequences=[2, [5, 6]]))
-        (1, 3)
+        ((5, 6), 3)
     """
+    stops = [*((token_id,) for token_id in params.stop_ids), *map(tuple, params.stop_sequences)]
     for length in range(1, len(output_ids) + 1):
-        for index, stop in enumerate(params.stop_sequences):
-            is_there = list(stop) == list(output_ids[max(0, length - len(stop)) : length])
+        for stop in stops:
+            is_there = stop == tuple(output_ids[max(0, length - len(stop)) : length])
             if is_there and (length > params.min_tokens or (length == params.min_tokens and len(stop) == 1)):
-                return index, length
+                return stop, length
     return None
 
 
