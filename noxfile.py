@@ -77,6 +77,13 @@ def versions_of(session: nox.Session, adapter: str, name: str = "TESTED_VERSIONS
     return str(session.run(sys.executable, "-c", asked, silent=True, **settings)).split()
 
 
+def install_hostcann(session: nox.Session, tree: Path, *options: str) -> None:
+    """Installs hostcann from a tree of this project, and adds the sampling operators to it."""
+    session.install(*options, str(tree / "hostcann"))
+    sources = sorted(str(path) for path in (tree / "csrc" / "emulated_operators").glob("*.cpp"))
+    session.run("hostcann", "add-operators", "ascend_sample", *sources)
+
+
 @contextmanager
 def removed_afterwards(session: nox.Session) -> Iterator[None]:
     """Removes the session's environment when it ends: there are many of some GB each."""
@@ -184,7 +191,7 @@ def integrations(session: nox.Session, engine: str) -> None:
         if preparation.startswith(ON_NPU):
             packages.append(("torch_npu", PINS["torch_npu"]))
         folders = [package_folder(session, *package) for package in packages]
-        settings = alone(session, *folders, ROOT, TESTS / "integrations", metadata)
+        settings = alone(session, *folders, ROOT, ROOT / "hostcann" / "src", TESTS / "integrations", metadata)
         session.log(", ".join("-".join(package) for package in packages))
         session.run("python", "-c", f"{preparation}import {modules}", **settings)
         for program in programs:
@@ -276,6 +283,7 @@ def install(session: nox.Session, has_torch_npu: bool) -> None:
         if not has_torch_npu:
             check_installed(session, has_binding=False, route=None)
             session.install(*pinned("torch_npu"))  # afterwards: it is served through cffi
+        install_hostcann(session, ROOT)
         check_installed(session, has_binding=has_torch_npu, route="aclnn" if has_torch_npu else "cffi")
 
 
@@ -398,9 +406,10 @@ def matrix(session: nox.Session, version: str) -> None:
                 (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, tree / path.relative_to(ROOT))
             session.install("--no-build-isolation", "--no-deps", "--editable", str(tree))
+            install_hostcann(session, tree, "--no-build-isolation", "--no-deps", "--editable")
             session.chdir(tree)
             settings = alone(session, tree)
-            emulated = ("python", "-m", "hostcann", "run", "--strict", "python")
+            emulated = ("hostcann", "run", "--strict", "python")
             outcome = "fails: symbols"
             session.run("python", "tests/matrix/symbols.py", **settings)
             outcome = "fails: import"
