@@ -80,8 +80,8 @@ VLLM: Final = Dialect(
         ),
         "thinking_token_budget": copied(
             "thinking_budget",
-            note="-1 is none. The tags, of vLLM's `ReasoningConfig`, are given beside the request: `thinking_start`, "
-            "`thinking_end`, `thinking_closing`.",
+            note="-1 is none. The tags, of vLLM's `ReasoningConfig`, are given beside the request: "
+            "`thinking_start`, `thinking_end`, `thinking_closing`.",
             off=(UNBOUNDED,),
         ),
         "watermarking": engines(

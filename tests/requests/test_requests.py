@@ -273,7 +273,7 @@ def test_ignored_ends_are_not_held_back() -> None:
         request = {held: 4, "stop_token_ids": [5], "ignore_eos": True}
         assert read(dialect, request, eos_ids=[2]) == SamplingParams(min_tokens=4, stop_ids=[5])
         assert read(dialect, request, eos_ids=[], strict=True) == SamplingParams(min_tokens=4, stop_ids=[5])
-        with pytest.raises(ValueError, match="strict must be False .* holds ignored eos_ids back too"):
+        with pytest.raises(ValueError, match=r"strict must be False .* holds ignored eos_ids back too"):
             read(dialect, request, eos_ids=[2], strict=True)
 
 

@@ -94,7 +94,8 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
         params: the request.
 
     Example:
-        >>> bounded = SamplingParams(thinking_budget=2, thinking_start=7, thinking_end=8, thinking_closing=[5, 8])
+        >>> tags = {"thinking_start": 7, "thinking_end": 8, "thinking_closing": [5, 8]}
+        >>> bounded = SamplingParams(thinking_budget=2, **tags)
         >>> [forced_id(text, bounded) for text in ([7, 1], [7, 1, 2], [7, 1, 2, 5], [7, 1, 2, 5, 8])]
         [None, 5, 8, None]
     """
