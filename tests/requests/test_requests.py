@@ -60,7 +60,8 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "top_k": 50, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}),
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
         "eos_token_id": 9, "no_repeat_ngram_size": 3, "repetition_penalty": 1.3}, {"temperature": 0.0,
-        "stop_ids": [9], "bad_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3, "repetition_penalty": 1.3}),
+        "stop_ids": [9], "bad_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.3}),
     ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"min_new_tokens": 4, "eos_token_id": [9], "sequence_bias": {frozenset({4}): -1.5}}, {
         "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9), "logit_bias": {4: -1.5}}),

@@ -58,7 +58,7 @@ def test_lists_are_as_wide_as_the_longest_needs(device: str) -> None:
 
 
 def sent(counted: hostcann.Profile, reads: int = 0) -> int:
-    """Bytes to the device; nothing may have waited for it, and no more be read from it than tokens that may be stops."""
+    """Bytes to the device; nothing may have waited for it, and only tokens that may be stops are read."""
     assert counted.synchronizations == {}
     assert counted.copies.get("d2h", 0) == reads
     return counted.copied_bytes.get("h2d", 0)
