@@ -22,6 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
+from ascend_sample.requests import from_llama_cpp
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import distributions
 from benchmarks.command import measure_and_show, microseconds, others_share, run_of, show_table
@@ -59,7 +60,7 @@ CELLS: Final[dict[str, dict[str, Any]]] = {
 def params_of(request: Mapping[str, Any], row: int) -> SamplingParams:
     """The request of a row, whose penalties and DRY look at the whole text, without breakers."""
     whole = {"repeat_last_n": -1, "dry_penalty_last_n": -1, "dry_sequence_breakers": [], "seed": row}
-    return SamplingParams.from_llama_cpp({**request, **whole})
+    return from_llama_cpp({**request, **whole})
 
 
 def step_of(request: Mapping[str, Any], logits: Tensor, texts: Tensor) -> Callable[[], object]:

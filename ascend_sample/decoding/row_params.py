@@ -31,7 +31,8 @@ def checked_params(
 
     Raises:
         TypeError: it is neither.
-        ValueError: there are fewer or more than prompts, or a refused field is not at its default.
+        ValueError: there are fewer or more than prompts, a refused field is not at its default, or eos_token_id names
+            fewer ends than they do.
     """
     default = SamplingParams()
     given = default if params is None else params
@@ -42,7 +43,12 @@ def checked_params(
     if len(rows) != request.batch_size:
         rule = f"be one, or one for each of {request.batch_size} prompts"
         refuse(request.strategy, "params", rule, f"{len(rows)} of them", "Give as many as there are prompts.")
+    ends = set(request.eos_token_ids.tolist())
     for one in rows:
+        if not ends.issuperset(one.stop_ids):
+            rule = f"have stop_ids that eos_token_id names, which are {sorted(ends)}"
+            advice = "Name them there: it ends the texts of a strategy."
+            refuse(request.strategy, "params", rule, f"stop_ids={one.stop_ids!r}", advice)
         for name in refused:
             if getattr(one, name) != getattr(default, name):
                 value = f"{name}={getattr(one, name)!r}"

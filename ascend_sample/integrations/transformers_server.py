@@ -24,7 +24,7 @@ from transformers.generation.utils import GenerationMixin
 from ascend_sample._errors import refuse
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations.transformers import decoded_by, draws_already
-from ascend_sample.sampling import SamplingParams
+from ascend_sample.requests import from_openai
 
 if TYPE_CHECKING:
     from transformers.cli.serving.utils import BaseHandler
@@ -88,7 +88,7 @@ def keeping_seeds(build: Build) -> Build:
     @functools.wraps(build)
     def build_with_seed(self: BaseHandler, body: dict[str, Any], *rest: Any, **named: Any) -> GenerationConfig:
         try:
-            seed = SamplingParams.from_openai({"seed": body.get("seed")}).seed
+            seed = from_openai({"seed": body.get("seed")}).seed
         except (TypeError, ValueError) as error:
             raise HTTPException(400, str(error)) from error
         config = build(self, body | {"seed": None}, *rest, **named)

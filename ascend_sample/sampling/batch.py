@@ -330,7 +330,7 @@ class SamplingBatch:
         self._allow_stop_ids(self._table.advance(None, None))
 
     def ended(self) -> list[Ended]:
-        """Returns which requests have ended since the last call, each once: by their `stop_sequences`.
+        """Returns which requests have ended since the last call, each once: by their `stop_ids` or `stop_sequences`.
 
         Tokens that a device has drawn are waited for.
         """

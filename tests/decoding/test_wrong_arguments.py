@@ -65,6 +65,7 @@ SAMPLE: Rows = [
     ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
     ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
     ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
+    ({"params": SamplingParams(stop_sequences=[3])}, ValueError, r"params must have stop_ids that eos_token_id names"),
     ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
 ]  # fmt: skip

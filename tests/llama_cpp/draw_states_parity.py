@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from ascend_sample.requests import from_llama_cpp
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.reference.distribution import target_distribution
 from ascend_sample.sampling.reference.states import adapted, adapted_target, moved_average, moved_bound, with_bound
@@ -59,7 +60,7 @@ def test_mirostat(vocab_size: int) -> None:
     requests = requests_of(
         vocab_size, mirostat=(2,), mirostat_tau=(1.0, 3.0, 5.0), mirostat_eta=(0.05, 0.1, 0.5), temperature=(0.7, 1.0)
     )
-    params = [SamplingParams.from_llama_cpp(request, exactly=True) for request in requests]
+    params = [from_llama_cpp(request, strict=True) for request in requests]
     chains = [server_chain(request, vocab_size) for request in requests]
     bounds = [2 * one.mirostat_tau for one in params]
     batch = SamplingBatch(vocab_size)
@@ -96,7 +97,7 @@ def test_adaptive_p(vocab_size: int) -> None:
     )
     farthest = 0.0
     for row, request in enumerate(OFF | one for one in requests):
-        params = SamplingParams.from_llama_cpp(request, exactly=True)
+        params = from_llama_cpp(request, strict=True)
         target, decay = float(np.float32(params.adaptive_target)), params.adaptive_decay
         state = target / (1 - decay), 1 / (1 - decay)
         with server_chain(request, vocab_size) as chain:

@@ -1,6 +1,6 @@
 """Filters keep what llama.cpp's keep, with the same probabilities: whole requests of its server, on random rows.
 
-A request is one that `from_llama_cpp(exactly=True)` takes: it promises that nothing differs but ties and rounding.
+A request is one that `from_llama_cpp(strict=True)` takes: it promises that nothing differs but ties and rounding.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from ascend_sample.requests import from_llama_cpp
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from tests.llama_cpp.comparison import EQUAL, Tally, kept_by_reference, reason_of
 from tests.llama_cpp.samplers import OFF, server_chain
@@ -61,7 +62,7 @@ def compare(kind: str, vocab_size: int, count: int, references: Tally, libraries
     """Compares rows with the float64 reference, and with what the library's step has kept."""
     logits = rows_of(count, vocab_size, is_masked=kind != "typical")
     requests = requests_of(kind, count)
-    params = [SamplingParams.from_llama_cpp(request | {"seed": 1}, exactly=True) for request in requests]
+    params = [from_llama_cpp(request | {"seed": 1}, strict=True) for request in requests]
     batch = SamplingBatch(vocab_size)
     batch.extend([SamplingParams(**one.to_mapping() | {"kept": True}) for one in params])
     kept = Sampler()(logits, batch).kept
@@ -98,7 +99,7 @@ def both_kept(request: dict[str, Any], row: list[float]) -> tuple[list[int], lis
     logits = np.array(row, np.float32)
     with server_chain(OFF | request, len(row)) as chain:
         theirs = chain(logits).ids.tolist()
-    params = SamplingParams.from_llama_cpp(OFF | request)
+    params = from_llama_cpp(OFF | request)
     return kept_by_reference(logits.astype(np.float64), params).tolist(), theirs
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from ascend_sample.requests import from_llama_cpp
 from ascend_sample.sampling import SamplingBatch, SamplingParams
 from ascend_sample.sampling.reference.distribution import process_row
 from tests.llama_cpp.samplers import Chain, dry, penalties
@@ -102,7 +103,7 @@ def test_penalties() -> None:
         with Chain(penalties(asked, vocab_size)) as chain:
             chain.accept(text)
             theirs = chain.logits(logits)
-        params = SamplingParams.from_llama_cpp({**asked, "repeat_last_n": -1})
+        params = from_llama_cpp({**asked, "repeat_last_n": -1})
         for ours in (process_row(logits, params, output_ids=text), edited(params, logits, text)):
             farthest = max(farthest, float(np.abs(ours - theirs).max()))
             np.testing.assert_allclose(theirs, ours, rtol=EXACT, atol=EXACT, err_msg=str(number))

@@ -42,6 +42,13 @@ BELOW = {
     },
 }
 """What each storey of a layer may import beside itself."""
+LAYERS: dict[str, set[str]] = {
+    "sampling": set(),
+    "requests": {"sampling"},
+    "decoding": {"sampling"},
+    "integrations": {"sampling", "requests", "decoding"},
+}
+"""What each layer may import of the others."""
 MODULES = [
     path.relative_to(ROOT).as_posix()
     for layer in BELOW
@@ -79,6 +86,14 @@ def test_no_modules_import_each_other() -> None:
     names = {".".join(path.parts).removesuffix(".__init__"): module for path, module in paths.items()}
     needed = {name: {*imported(module.as_posix())} & names.keys() - {name} for name, module in names.items()}
     TopologicalSorter(needed).prepare()  # raises CycleError, which names a circle
+
+
+def test_layers_import_those_below() -> None:
+    for layer, below in LAYERS.items():
+        for path in (ROOT / layer).rglob("*.py"):
+            module = path.relative_to(ROOT).as_posix()
+            layers = {name.split(".")[1] for name in imported(module) if name.startswith("ascend_sample.")}
+            assert layers & LAYERS.keys() <= below | {layer}, module
 
 
 def test_imports_go_down() -> None:

@@ -59,4 +59,4 @@ def test_a_copy_has_the_tokens_that_arrive_late(copied: Callable[[Any], Any], la
     batch = SamplingBatch(VOCAB_SIZE, late)
     batch.add(SamplingParams(stop_sequences=[[3]]))
     batch.append(torch.tensor([3]).to(late))
-    assert [each.ended() for each in (copied(batch), batch)] == [[Ended(0, 0, 1)]] * 2
+    assert [each.ended() for each in (copied(batch), batch)] == [[Ended(0, (3,), 1)]] * 2

@@ -15,10 +15,11 @@ from ascend_sample.sampling.reference.distribution import end_of
 from ascend_sample.sampling.rows import host_copy
 
 VOCAB_SIZE = 9
-RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
+End = tuple[tuple[int, ...], int]
+RULED: dict[str, Any] = {"stop_ids": [2], "stop_sequences": [[5, 6], [3, 5, 6], [1, 2], [4, 4]]}
 
 
-def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> tuple[int, int] | None:
+def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> End | None:
     watch = StopWatch(SamplingParams(**fields), before or [], VOCAB_SIZE)
     watch.extend(output)
     return watch.end
@@ -34,20 +35,21 @@ def ids(*tokens: int, device: str = "cpu") -> Tensor:
     return torch.tensor(tokens, device=device)
 
 
-BY_HAND: list[tuple[int, list[int], tuple[int, int] | None]] = [
-    (0, [1, 2, 1], (0, 2)),
-    (0, [1, 5, 6], (3, 3)),
-    (0, [3, 5, 6], (1, 3)),  # two end there, and they are kept sorted: the first counts
-    (0, [5, 5, 6, 2], (3, 3)),  # what comes first, not what is named first
-    (0, [4, 4, 4], (2, 2)),
+BY_HAND: list[tuple[int, list[int], End | None]] = [
+    (0, [1, 2, 1], ((2,), 2)),
+    (0, [1, 5, 6], ((5, 6), 3)),
+    (0, [3, 5, 6], ((3, 5, 6), 3)),  # two end there, and they are kept sorted: the first counts
+    (0, [1, 2], ((2,), 2)),  # an id counts before a sequence that ends with it
+    (0, [5, 5, 6, 2], ((5, 6), 3)),  # what comes first, not what is named first
+    (0, [4, 4, 4], ((4, 4), 2)),
     (0, [4, 5, 4, 6], None),
     (0, [5, -1, 6], None),
     (0, [], None),
     (3, [2, 1, 1], None),
-    (3, [1, 1, 2], (0, 3)),  # vLLM looks at ids from the token on with which min_tokens are there
+    (3, [1, 1, 2], ((2,), 3)),  # vLLM looks at ids from the token on with which min_tokens are there
     (3, [1, 5, 6], None),  # at sequences from the next one on
-    (3, [1, 2, 5, 6], (3, 4)),  # it may begin before
-    (3, [2, 5, 6, 1, 2], (0, 5)),
+    (3, [1, 2, 5, 6], ((5, 6), 4)),  # it may begin before
+    (3, [2, 5, 6, 1, 2], ((2,), 5)),
 ]
 """The minimum of tokens, an output, and which stop ends it after how many."""
 
@@ -56,7 +58,7 @@ def test_by_hand() -> None:
     for least, output, end in BY_HAND:
         assert watched(output, min_tokens=least, **RULED) == end
         assert end_of(output, SamplingParams(min_tokens=least, **RULED)) == end
-    assert SamplingParams(**RULED).stop_sequences == ((2,), (3, 5, 6), (4, 4), (5, 6))
+    assert SamplingParams(**RULED).stop_sequences == ((1, 2), (3, 5, 6), (4, 4), (5, 6))
 
 
 def test_a_batch_tells_once(device: str) -> None:
@@ -64,7 +66,7 @@ def test_a_batch_tells_once(device: str) -> None:
     batch.append(ids(2, 5, 4, device=device))
     assert batch.ended() == []
     batch.append(ids(2, 6, 1, device=device))
-    assert batch.ended() == [Ended(1, 3, 2), Ended(2, 0, 2)]
+    assert batch.ended() == [Ended(1, (5, 6), 2), Ended(2, (1,), 2)]
     batch.append(ids(2, 2, 3, device=device))
     assert batch.ended() == []
 
@@ -74,7 +76,7 @@ def test_min_tokens_hold_sequences_back_without_stop_ids(device: str) -> None:
     batch = new_batch([params, SamplingParams(min_tokens=1, stop_sequences=[[1, 3]])], device)
     for best in (1, 3, 1, 3):
         Sampler()(torch.eye(VOCAB_SIZE, device=device)[[best, best]] * 9, batch)
-    assert Ended(0, 0, 4) in batch.ended()
+    assert Ended(0, (1, 3), 4) in batch.ended()
 
 
 def test_rows_that_move_or_leave(device: str) -> None:
@@ -84,9 +86,9 @@ def test_rows_that_move_or_leave(device: str) -> None:
     batch.append(ids(4, 0, 2, 0, device=device))
     batch.remove(2)  # who has ended, and was not told
     batch.add(SamplingParams(stop_sequences=[0]))
-    assert batch.ended() == [Ended(0, 0, 1), Ended(1, 0, 1)]
+    assert batch.ended() == [Ended(0, (4,), 1), Ended(1, (0,), 1)]
     batch.append(ids(0, 0, 0, 0, device=device))
-    assert batch.ended() == [Ended(3, 0, 1)]
+    assert batch.ended() == [Ended(3, (0,), 1)]
 
 
 def test_a_request_that_comes_back(device: str) -> None:
@@ -94,7 +96,7 @@ def test_a_request_that_comes_back(device: str) -> None:
     batch = SamplingBatch(VOCAB_SIZE, device)
     batch.extend([SamplingParams(**RULED)] * 2, [[5], [1]], output_ids=[[], [1, 1, 1, 3, 5]])
     batch.append(ids(6, 6, device=device))
-    assert batch.ended() == [Ended(1, 1, 6)]
+    assert batch.ended() == [Ended(1, (3, 5, 6), 6)]
     with pytest.raises(ValueError, match="output_ids must hold ids"):
         batch.add(SamplingParams(**RULED), output_ids=[VOCAB_SIZE])
 
@@ -107,14 +109,14 @@ def test_drafts_end_where_a_stop_is(device: str) -> None:
     verified = verify_drafts(logits, ids(1, 5, 6, 8, device=device), batch, counts=[3, 1])
     assert verified.accepted.tolist() == [3, 0]
     verified.append_to(batch)
-    assert batch.ended() == [Ended(0, 3, 3)]
+    assert batch.ended() == [Ended(0, (5, 6), 3)]
     step = StaticVerification(2, 1, VOCAB_SIZE, torch.float32, device)
     step.prepare(batch)
     step.logits.copy_(torch.eye(VOCAB_SIZE)[[0, 0, 1, 1]])
     step.draft_ids.copy_(ids(1, 1))
     step.run()
     step.verified(batch).append_to(batch)
-    assert batch.ended() == [Ended(1, 0, 2)]
+    assert batch.ended() == [Ended(1, (1,), 2)]
 
 
 def random_case(rng: random.Random) -> tuple[SamplingParams, list[int]]:

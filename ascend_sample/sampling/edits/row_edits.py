@@ -57,7 +57,7 @@ class Known(NamedTuple):
         repeats = params.repetition_penalty != 1.0
         is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         is_ruled = has_rules(params)
-        stops = StopWatch(params, output_ids, vocab_size) if params.stop_sequences else None
+        stops = StopWatch(params, output_ids, vocab_size) if params.stop_ids or params.stop_sequences else None
         if not (is_penalized or is_ruled):
             return cls(None, None, stops)
         prompt = to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)

@@ -1,7 +1,7 @@
-"""Which requests have ended, and by which of their stop sequences: looked for in the tokens that rows take in.
+"""Which requests have ended, and by which of their stop ids or sequences: looked for in the tokens that rows take in.
 
-A row with such sequences has a watch on the host, which looks at each token once, in a time that does not depend on the
-text. docs/sampling.md has the meaning, section "What ends a text".
+A row with any has a watch on the host, which looks at each token once, in a time that does not depend on the text.
+docs/sampling.md has the meaning, section "What ends a text".
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ class Ended(NamedTuple):
 
     Attributes:
         row: its place in the batch.
-        stop: which of its `stop_sequences`, as `SamplingParams` keeps them.
+        stop: which of its `stop_sequences` was drawn, or one of its `stop_ids` as a sequence of one.
         length: how many tokens the output has with the last one of the sequence. Drafts may have brought more.
     """
 
     row: int
-    stop: int
+    stop: Tokens
     length: int
 
 
 class StopWatch:
-    """Looks for the first place where the output of a request has one of its stop sequences.
+    """Looks for the first place where the output of a request has one of its stop ids or sequences.
 
     One that ends before `min_tokens` is none, as in vLLM: a single id counts from token `min_tokens` on, the end of a
-    longer one from the token behind it; it may begin before. Of sequences that end together the first counts.
+    longer one from the token behind it; it may begin before. Of those that end together an id counts first, then
+    the first sequence.
 
     Args:
         params: the request; it has some.
@@ -45,23 +46,23 @@ class StopWatch:
         vocab_size: of the batch.
 
     Attributes:
-        end: which stop has come, and how long the output was then; None: it goes on.
+        end: the stop that has come, and how long the output was then; None: it goes on.
 
     Example:
         >>> watch = StopWatch(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
         >>> watch.extend([6, 5, 6])
         >>> watch.end
-        (0, 2)
+        ((5, 6), 2)
     """
 
     def __init__(self, params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> None:
-        stops = [tuple(stop) for stop in params.stop_sequences]
+        stops = [*((token_id,) for token_id in params.stop_ids), *map(tuple, params.stop_sequences)]
         longest = max(map(len, stops))
         before = to_token_ids("output_ids", output_ids[max(0, len(output_ids) - longest) :], vocab_size)
         self._last = deque(before.tolist(), longest)
         self._length, self._min_tokens = len(output_ids), params.min_tokens
-        self._stops = by_last((stop, index) for index, stop in enumerate(stops))
-        self.end: tuple[int, int] | None = None
+        self._stops = by_last((stop, None) for stop in stops)
+        self.end: tuple[Tokens, int] | None = None
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Takes in tokens of the output; those behind its end change nothing."""
@@ -70,10 +71,10 @@ class StopWatch:
                 return
             self._length += 1
             self._last.append(token)
-            for stop, index in self._stops.get(token, ()):
+            for stop, _ in self._stops.get(token, ()):
                 least = self._min_tokens + (len(stop) > 1)
                 if self._length >= least and self._ends_with(stop):
-                    self.end = (index, self._length)
+                    self.end = (stop, self._length)
                     break
 
     def _ends_with(self, stop: Tokens) -> bool:

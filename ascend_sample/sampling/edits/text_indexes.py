@@ -8,8 +8,9 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+Value = TypeVar("Value")
 ABSENT: Final = object()
 Tokens = tuple[int, ...]
 ROOT: Final = 0
@@ -221,9 +222,9 @@ class SuffixIndex:
         return state
 
 
-def by_last(sequences: Iterable[tuple[Tokens, int]]) -> dict[int, list[tuple[Tokens, int]]]:
-    """Returns sequences, and the number that belongs to each, by their last tokens."""
-    found: dict[int, list[tuple[Tokens, int]]] = defaultdict(list)
+def by_last(sequences: Iterable[tuple[Tokens, Value]]) -> dict[int, list[tuple[Tokens, Value]]]:
+    """Returns sequences, and the value that belongs to each, by their last tokens."""
+    found: dict[int, list[tuple[Tokens, Value]]] = defaultdict(list)
     for sequence, value in sequences:
         found[sequence[-1]].append((sequence, value))
     return dict(found)

@@ -94,7 +94,8 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
         params: the request.
 
     Example:
-        >>> bounded = SamplingParams(thinking_budget=2, thinking_start=7, thinking_end=8, thinking_closing=[5, 8])
+        >>> tags = {"thinking_start": 7, "thinking_end": 8, "thinking_closing": [5, 8]}
+        >>> bounded = SamplingParams(thinking_budget=2, **tags)
         >>> [forced_id(text, bounded) for text in ([7, 1], [7, 1, 2], [7, 1, 2, 5], [7, 1, 2, 5, 8])]
         [None, 5, 8, None]
     """
@@ -117,8 +118,8 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
     return closing[there]
 
 
-def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:
-    """Returns which of the stop sequences ends an output first, and how long the output is then.
+def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[tuple[int, ...], int] | None:
+    """Returns which of the stop ids and sequences ends an output first, and how long the output is then.
 
     Args:
         output_ids: the tokens that were drawn.
@@ -126,13 +127,14 @@ def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int]
 
     Example:
         >>> end_of([4, 5, 6, 2], SamplingParams(stop_sequences=[2, [5, 6]]))
-        (1, 3)
+        ((5, 6), 3)
     """
+    stops = [*((token_id,) for token_id in params.stop_ids), *map(tuple, params.stop_sequences)]
     for length in range(1, len(output_ids) + 1):
-        for index, stop in enumerate(params.stop_sequences):
-            is_there = list(stop) == list(output_ids[max(0, length - len(stop)) : length])
+        for stop in stops:
+            is_there = stop == tuple(output_ids[max(0, length - len(stop)) : length])
             if is_there and (length > params.min_tokens or (length == params.min_tokens and len(stop) == 1)):
-                return index, length
+                return stop, length
     return None
 
 

@@ -26,7 +26,6 @@ from ascend_sample.sampling.requests.checks import (
     to_sequence,
     to_sequences,
 )
-from ascend_sample.sampling.requests.dialects import DIALECTS
 from ascend_sample.sampling.requests.fields import KEY, Column, Declaration, Stage, declared, suggesting, to_fraction
 
 LARGEST_SEED: Final = 2**64 - 1
@@ -106,9 +105,9 @@ class SamplingParams:
         thinking_closing: what ends a thought that is too long, the last of it being `thinking_end`; of what the thought
             ends with already only the rest is drawn. Empty: `thinking_end` alone.
         min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
-        stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
-        stop_sequences: sequences of ids that end the text where the output has them: `SamplingBatch.ended` tells of
-            it. Those of one id are `stop_ids` too. Kept as sorted tuples.
+        stop_ids: ids that end the text where the output has one: `SamplingBatch.ended` tells of it. Kept as a sorted
+            tuple.
+        stop_sequences: sequences of ids that end it as well. Those of one id become `stop_ids`. Kept as sorted tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprob_ids: ids whose log-probabilities are reported, in this order, beside the drawn one: a `logprobs` of None
@@ -246,10 +245,8 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
-        self._name_single_ids("bad_words", "bad_ids")
-        self._name_single_ids("stop_sequences", "stop_ids")
-        if self.bad_words:
-            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+        self._move_single_ids("bad_words", "bad_ids")
+        self._move_single_ids("stop_sequences", "stop_ids")
         if self.logprob_ids and self.logprobs is None:
             object.__setattr__(self, "logprobs", 0)
         _check_contradictions(self)
@@ -282,54 +279,6 @@ class SamplingParams:
         if isinstance(bias, Mapping) and str in map(type, bias):
             values = {**values, "logit_bias": by_id(bias.items(), "logit_bias")}
         return cls(**values)
-
-    @classmethod
-    def from_openai(cls, request: object, **context: Any) -> SamplingParams:
-        """Makes the parameters of a request of OpenAI's API, a chat's or a completion's.
-
-        `from_vllm`, `from_sglang`, `from_generation_config` and `from_llama_cpp` do so of other requests. Every field
-        is taken, left to the engine, or refused by name: docs/requests.md has the tables.
-
-        Args:
-            request: a mapping of their fields, or the engine's own object. None is a value that was not given.
-            context: `eos_ids`, those that end a text of the model, [] if none does; `vocab_size`, of the model;
-                `max_model_len`, of how many tokens a text has at most; `thinking_start`, `thinking_end` and
-                `thinking_closing`, the tags of its thoughts; `exactly=True`, which refuses what the engine would draw
-                from another distribution, such as one filtered in another order.
-
-        Raises:
-            TypeError: request has no fields, or as for the constructor.
-            ValueError: a field is unknown or asks for what is not served here, or as for the constructor.
-
-        Example:
-            >>> SamplingParams.from_openai({"temperature": 0.7, "seed": -1, "max_tokens": 9, "logit_bias": {"5": 1}})
-            SamplingParams(temperature=0.7, logit_bias={5: 1.0}, seed=18446744073709551615)
-            >>> SamplingParams.from_llama_cpp({"dynatemp_range": 1})
-            Traceback (most recent call last):
-            ...
-            ValueError: SamplingParams.from_llama_cpp: dynatemp_range must be 0.0, got 1. The temperature is one number.
-        """
-        return DIALECTS["openai"].read(cls, request, **context)
-
-    @classmethod
-    def from_vllm(cls, request: object, **context: Any) -> SamplingParams:
-        """Makes the parameters of a `vllm.SamplingParams`, as `from_openai` does."""
-        return DIALECTS["vllm"].read(cls, request, **context)
-
-    @classmethod
-    def from_sglang(cls, request: object, **context: Any) -> SamplingParams:
-        """Makes the parameters of SGLang's SamplingParams, as `from_openai` does."""
-        return DIALECTS["sglang"].read(cls, request, **context)
-
-    @classmethod
-    def from_generation_config(cls, request: object, **context: Any) -> SamplingParams:
-        """Makes the parameters of a `transformers.GenerationConfig`, as `from_openai` does."""
-        return DIALECTS["generation_config"].read(cls, request, **context)
-
-    @classmethod
-    def from_llama_cpp(cls, request: object, **context: Any) -> SamplingParams:
-        """Makes the parameters of a request of llama.cpp's server, as `from_openai` does."""
-        return DIALECTS["llama_cpp"].read(cls, request, **context)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""
@@ -371,11 +320,13 @@ class SamplingParams:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
 
-    def _name_single_ids(self, sequences: str, ids: str) -> None:
-        """Has the sequences of one id among the ids of another field, too."""
-        single = {sequence[0] for sequence in getattr(self, sequences) if len(sequence) == 1}
+    def _move_single_ids(self, sequences: str, ids: str) -> None:
+        """Moves the sequences of one id to the ids of another field."""
+        given = getattr(self, sequences)
+        single = {sequence[0] for sequence in given if len(sequence) == 1}
         if single:
             object.__setattr__(self, ids, tuple(sorted(single.union(getattr(self, ids)))))
+            object.__setattr__(self, sequences, tuple(sequence for sequence in given if len(sequence) > 1))
 
 
 FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}

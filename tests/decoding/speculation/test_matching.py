@@ -76,8 +76,11 @@ def test_texts_and_scores_are_those_of_sample(name: str, device: str) -> None:
         rng = random.Random(f"{name} {gamma}")
         model, drafter = model_on(device), DRAFTERS[name](device)
         params, prompts = [params_of(rng) for _ in PROMPTS], PROMPTS.to(device)
+        ends = rng.choice(((), (2,)))
+        if not ends:
+            params = [replace(one, min_tokens=0, stop_ids=()) for one in params]
         common: dict[str, Any] = {"attention_mask": MASK.to(device), "max_new_tokens": [9, 4, 12, 7], "pad_token_id": 0}
-        common["eos_token_id"] = rng.choice(([], [2]))
+        common["eos_token_id"] = ends
         plain = sample(model, prompts, params, **common)
         output = speculative_sample(model, prompts, params, drafter=drafter, gamma=gamma, rule="match", **common)
         assert torch.equal(output.sequences, plain.sequences), gamma
@@ -95,6 +98,7 @@ def test_greedy_texts_are_those_of_sample_under_all_rules(rule: Any, name: str, 
     model, drafter = model_on(device), DRAFTERS[name](device)
     params = [replace(params_of(rng), temperature=0.0) for _ in PROMPTS]
     common: dict[str, Any] = {"attention_mask": MASK.to(device), "max_new_tokens": [9, 4, 12, 7], "pad_token_id": 0}
+    common["eos_token_id"] = [2]
     plain = sample(model, PROMPTS.to(device), params, **common)
     # What is no id ends drafts on a device; on the CPU it is refused.
     for each in (drafter, DRAFTERS["foreign"](device)) if device != "cpu" else (drafter,):

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/requests.md from the dialects: ``python -m tests.sampling.dialect_tables``."""
+"""Writes the tables of docs/requests.md from those of the code: ``python -m tests.requests.tables``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from ascend_sample.sampling.requests.dialects import DIALECTS
-from ascend_sample.sampling.requests.dialects.dialect import Dialect, Field
+from ascend_sample.requests import DIALECTS
+from ascend_sample.requests.dialect import Dialect, Field
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "requests.md"
 BEGIN: Final = "<!-- dialects: begin -->"
@@ -28,20 +28,20 @@ def replace_tables(document: str) -> str:
 
 
 def _section(dialect: Dialect) -> str:
-    taken = [(name, field) for name, field in dialect.fields.items() if field.becomes]
-    refused = [(name, field) for name, field in dialect.fields.items() if field.off is not None]
-    engines = [(name, field) for name, field in dialect.fields.items() if not field.becomes and field.off is None]
+    taken = [(name, field) for name, field in dialect.fields.items() if field.is_taken]
+    refused = [(name, field) for name, field in dialect.fields.items() if field.verdict == "refused"]
+    engines = [(name, field) for name, field in dialect.fields.items() if field.verdict == "engine"]
     lines = [f"### `from_{dialect.name}`", "", f"{dialect.source}.", "", "| field | becomes | |", "|---|---|---|"]
     lines += [f"| `{name}` | {_codes(field.becomes)} | {field.note} |" for name, field in taken]
     if refused:
         lines += ["", "| refused | unless | why, or what instead |", "|---|---|---|"]
-        lines += [f"| `{name}` | {_codes(map(repr, field.off or ()))} | {field.note} |" for name, field in refused]
+        lines += [f"| `{name}` | {_codes(map(repr, field.off))} | {field.note} |" for name, field in refused]
     lines.append("")
     engines.sort(key=lambda entry: entry[1].note)
     lines += [f"- {_codes(_names(entries))}: {note}" for note, entries in groupby(engines, lambda entry: entry[1].note)]
     if dialect.differences:
-        lines += ["", "`exactly=True` refuses what these concern:", ""]
-        lines += [f"- {difference.note}" for difference in dialect.differences]
+        lines += ["", "`strict=True` refuses what these concern:", ""]
+        lines += [f"- {difference}" for difference in dialect.differences]
     return "\n".join(lines)
 
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from ascend_sample import requests
+from ascend_sample.requests import DIALECTS
+from ascend_sample.requests.llama_cpp import SAMPLERS
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.requests.checks import SMALLEST_POSITIVE
-from ascend_sample.sampling.requests.dialects import DIALECTS
-from ascend_sample.sampling.requests.dialects.llama_cpp import SAMPLERS
-from tests.sampling.dialect_tables import DOCUMENT, replace_tables
+from tests.requests.tables import DOCUMENT, replace_tables
 
 SEED_OF_MINUS_TWO = 2**64 - 2
 LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
@@ -41,15 +42,16 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {"watermarking": True, "thinking_token_budget": -1, "extra_args": {}, "bad_words": []}, {}),
     ("vllm", {"allowed_token_ids": [3, 1, 3], "logit_bias": {1: 2.0, 7: 1.0}, "bad_words": [[4, 5], [4, 5], [3]]}, {
         "allowed_ids": (1, 3), "logit_bias": {1: 2.0, 7: 1.0}, "bad_words": [[4, 5]], "bad_ids": [3]}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_ids": [5]}),
     ("vllm", {"min_tokens": 4, "ignore_eos": True, "stop": [[5, 6], [5, 6]]}, {
-        "min_tokens": 4, "stop_ids": (2,), "stop_sequences": ((5, 6),)}),
+        "min_tokens": 4, "stop_sequences": ((5, 6),)}),
+    ("vllm", {"min_tokens": 4, "ignore_eos": True}, {}),
     ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_sequences": ((5, 6), (7,))}),
     ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {"stop_sequences": ((4,), (5, 6))}),
     ("sglang", {"temperature": 9e-7, "top_k": -1}, {"temperature": 0.0}),
     ("sglang", {"top_k": 5, "sampling_seed": -2, "logit_bias": {"3": 1}}, {
         "top_k": 5, "seed": SEED_OF_MINUS_TWO, "logit_bias": {3: 1.0}}),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": [2], "stop_sequences": [5]}),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": [5]}),
     ("generation_config", {"temperature": 0.7, "top_k": 9, "typical_p": 0.9, "eta_cutoff": 2e-3}, {"temperature": 0.0}),
     ("generation_config", {"do_sample": True, "top_p": 0.0}, {"top_k": 50, "top_p": SMALLEST_POSITIVE}),
     ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
@@ -58,7 +60,8 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "top_k": 50, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}),
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
         "eos_token_id": 9, "no_repeat_ngram_size": 3, "repetition_penalty": 1.3}, {"temperature": 0.0,
-        "bad_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3, "repetition_penalty": 1.3}),
+        "stop_ids": [9], "bad_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3,
+        "repetition_penalty": 1.3}),
     ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"min_new_tokens": 4, "eos_token_id": [9], "sequence_bias": {frozenset({4}): -1.5}}, {
         "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9), "logit_bias": {4: -1.5}}),
@@ -102,7 +105,7 @@ BESIDE_ODD: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """What makes a dialect look at other fields."""
-EXACTLY_REFUSED: list[tuple[str, dict[str, Any], str]] = [
+STRICTLY_REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p before top_p"),
     ("vllm", {"bad_words": [[4, 5]]}, "in the output alone"),
     ("sglang", {"top_k": 5, "top_p": 0.9}, "over all ids"),
@@ -117,7 +120,7 @@ EXACTLY_REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama_cpp", {"temperature": 1.0, "repeat_penalty": 1.5, "repeat_last_n": -1, "dry_multiplier": 1.0,
         "dry_sequence_breakers": []}, "after the repetition penalty"),
 ]  # fmt: skip
-EXACTLY_TAKEN: list[tuple[str, dict[str, Any]]] = [
+STRICTLY_TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("vllm", {"bad_words": [[4], 5]}),
     ("vllm", {"top_k": 5, "top_p": 0.9}),
     ("sglang", {"top_p": 0.9}),
@@ -139,10 +142,10 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("vllm", {"logit_bias": {1.7: 1}}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
     ("openai", {"logit_bias": {"3": 1, 3: 2}}, ValueError, "logit_bias must name each id once"),
     ("openai", {"logit_bias": [1]}, TypeError, "logit_bias must be a mapping of ids to numbers"),
-    ("openai", {"top_p": 2}, ValueError, "^SamplingParams.from_openai: top_p must lie in"),
-    ("vllm", {"allowed_token_ids": [-1]}, ValueError, "^SamplingParams.from_vllm: allowed_token_ids must hold ids in"),
+    ("openai", {"top_p": 2}, ValueError, "^from_openai: top_p must lie in"),
+    ("vllm", {"allowed_token_ids": [-1]}, ValueError, "^from_vllm: allowed_token_ids must hold ids in"),
     ("vllm", {"allowed_token_ids": []}, ValueError, "from_vllm: allowed_token_ids must name at least one id, got"),
-    ("vllm", {"stop": [[-1]], "stop_token_ids": [3]}, ValueError, "from_vllm: stop_token_ids or stop must hold ids in"),
+    ("vllm", {"stop": [[-1]], "stop_token_ids": [3]}, ValueError, "from_vllm: stop must hold ids in"),
     ("sglang", {"sampling_seed": 2**64}, ValueError, "sglang: sampling_seed must be an int .* Use sampling_seed %"),
     ("llama_cpp", {"logit_bias": [[-1, False]]}, ValueError, "from_llama_cpp: logit_bias must hold ids in"),
     ("generation_config", {"sequence_bias": [[[5], math.inf]]}, ValueError, r"sequence_bias\[5\] must be finite"),
@@ -168,7 +171,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
 
 
 def read(dialect: str, request: object, **context: Any) -> SamplingParams:
-    params = getattr(SamplingParams, f"from_{dialect}")(request, **context)
+    params = getattr(requests, f"from_{dialect}")(request, **context)
     assert isinstance(params, SamplingParams)
     return params
 
@@ -176,7 +179,9 @@ def read(dialect: str, request: object, **context: Any) -> SamplingParams:
 def test_what_is_taken_becomes_ours(subtests: pytest.Subtests) -> None:
     for dialect, request, ours in READ:
         with subtests.test(msg=f"{dialect} {request}"):
-            assert read(dialect, request, eos_ids=[2]) == SamplingParams(**ours)
+            ends = () if request.get("ignore_eos") else (2,)
+            ours_and_ends = ours | {"stop_ids": (*ours.get("stop_ids", ()), *ends)}
+            assert read(dialect, request, eos_ids=[2]) == SamplingParams(**ours_and_ends)
 
 
 def test_the_tags_of_thoughts_are_given_beside_a_request() -> None:
@@ -192,12 +197,12 @@ def test_none_is_what_was_not_given() -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_refused_field_is_named_and_its_off_values_pass(name: str) -> None:
-    refused = {field_name: field for field_name, field in DIALECTS[name].fields.items() if field.off is not None}
+    refused = {field_name: field for field_name, field in DIALECTS[name].fields.items() if field.verdict == "refused"}
     for field_name, field in refused.items():
-        message = f"^SamplingParams.from_{name}: {field_name} must .*, got 'asked for'. {re.escape(field.note)}$"
+        message = f"^from_{name}: {field_name} must .*, got 'asked for'. {re.escape(field.note)}$"
         with pytest.raises(ValueError, match=message):
             read(name, {field_name: "asked for"})
-        for off in field.off or ():
+        for off in field.off:
             assert read(name, {field_name: off}) == read(name, {})
     assert refused or name == "openai"
 
@@ -210,22 +215,22 @@ def test_what_cannot_be_read(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
-    read = getattr(SamplingParams, f"from_{name}")
+    read = getattr(requests, f"from_{name}")
     tries: Iterator[tuple[dict[str, Any], dict[str, Any]]] = itertools.chain(
         (
-            ({**beside, field: odd}, {"eos_ids": eos_ids, "exactly": exactly})
-            for beside, odd, eos_ids, exactly in itertools.product(BESIDE_ODD[name], ODD, ((), (2,)), (False, True))
+            ({**beside, field: odd}, {"eos_ids": eos_ids, "strict": strict})
+            for beside, odd, eos_ids, strict in itertools.product(BESIDE_ODD[name], ODD, ((), (2,)), (False, True))
             for field, declared in DIALECTS[name].fields.items()
-            if declared.becomes or declared.off is not None
+            if declared.verdict != "engine"
         ),
-        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size", "max_model_len", "exactly")),
+        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size", "max_model_len", "strict")),
     )
     taken = 0
     for request, context in tries:
         try:
             read(request, **context)
         except (TypeError, ValueError) as error:
-            assert str(error).startswith("SamplingParams"), (request, context)  # noqa: PT017
+            assert str(error).startswith(f"from_{name}: "), (request, context)  # noqa: PT017
         else:
             taken += 1
     assert taken > len(ODD)
@@ -241,10 +246,10 @@ def test_arrays_are_lists() -> None:
 
 def test_a_model_may_have_no_eos() -> None:
     held = read("vllm", {"min_tokens": 3, "stop_token_ids": [7]}, eos_ids=[])
-    assert held == SamplingParams(min_tokens=3, stop_ids=[7], stop_sequences=[7])
+    assert held == SamplingParams(min_tokens=3, stop_ids=[7])
     assert read("vllm", {"min_tokens": 3, "stop": [[5, 6]]}, eos_ids=[]).min_tokens == 3
     assert read("llama_cpp", {"ignore_eos": True}, eos_ids=[]) == SamplingParams(**LLAMA_CPP)
-    with pytest.raises(ValueError, match="min_tokens must be 0 where eos_ids and stop_token_ids are empty, got 3"):
+    with pytest.raises(ValueError, match="min_tokens must be 0 where eos_ids and stop are empty, got 3"):
         read("vllm", {"min_tokens": 3}, eos_ids=[])
 
 
@@ -255,13 +260,22 @@ def test_a_window_is_the_whole_text_where_no_text_is_longer() -> None:
         read("llama_cpp", request, max_model_len=4097)
 
 
-def test_exactly_refuses_what_the_engine_draws_otherwise() -> None:
-    for dialect, request, says in EXACTLY_REFUSED:
-        assert read(dialect, request) == read(dialect, request, exactly=False)
-        with pytest.raises(ValueError, match=f"exactly must be False for this request, got True. .*{says}"):
-            read(dialect, request, exactly=True)
-    for dialect, request in EXACTLY_TAKEN:
-        assert read(dialect, request, exactly=True) == read(dialect, request)
+def test_strict_refuses_what_the_engine_draws_otherwise() -> None:
+    for dialect, request, says in STRICTLY_REFUSED:
+        assert read(dialect, request) == read(dialect, request, strict=False)
+        with pytest.raises(ValueError, match=f"strict must be False for this request, got True. .*{says}"):
+            read(dialect, request, strict=True)
+    for dialect, request in STRICTLY_TAKEN:
+        assert read(dialect, request, strict=True) == read(dialect, request)
+
+
+def test_ignored_ends_are_not_held_back() -> None:
+    for dialect, held in (("vllm", "min_tokens"), ("sglang", "min_new_tokens")):
+        request = {held: 4, "stop_token_ids": [5], "ignore_eos": True}
+        assert read(dialect, request, eos_ids=[2]) == SamplingParams(min_tokens=4, stop_ids=[5])
+        assert read(dialect, request, eos_ids=[], strict=True) == SamplingParams(min_tokens=4, stop_ids=[5])
+        with pytest.raises(ValueError, match=r"strict must be False .* holds ignored eos_ids back too"):
+            read(dialect, request, eos_ids=[2], strict=True)
 
 
 def test_the_vocabulary_checks_ids() -> None:
@@ -308,7 +322,7 @@ def test_fields_that_pydantic_allows_beside_those_of_a_class_are_read() -> None:
 
 def test_the_document_has_the_tables_of_the_code() -> None:
     document = DOCUMENT.read_text()
-    assert document == replace_tables(document), "run python -m tests.sampling.dialect_tables"
+    assert document == replace_tables(document), "run python -m tests.requests.tables"
 
 
 def test_a_request_shows_what_differs_from_the_defaults() -> None:
