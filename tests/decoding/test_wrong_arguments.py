@@ -105,7 +105,6 @@ NGRAMS: Rows = [
 ]
 ADAPTIVE: Rows = [
     ({"largest": 0}, ValueError, "largest must be at least 1, got 0"),
-    ({"cost": -0.1}, ValueError, "cost must be a finite number of at least 0"),
 ]
 MEMORIES: Rows = [
     ({"memory": MEMORY.long()}, TypeError, "memory must be a tensor of floats, got a tensor of torch.int64"),

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.distributions import greedy_tokens
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
-from ascend_sample.sampling import SamplingParams
-
-GREEDY: Final = SamplingParams(temperature=0, seed=0)
-"""The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
 
 
 @torch.no_grad()
@@ -56,12 +51,9 @@ def greedy_search(
     """
     request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
     texts, start = Texts(request), prefilled(model, request)
-    # It takes the lowest id among equals, NaN as -inf, and 16-bit logits as they are.
-    sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
-    position = torch.zeros_like(sampling.seed)  # no noise is made, so it does not matter
 
     def choose(logits: Tensor) -> Choice:
         scores = texts.processed(logits) if request.logits_processor or request.needs_scores else logits
-        return Choice(sampling.draw(scores, position), scores, scores)
+        return Choice(greedy_tokens(scores), scores, scores)
 
     return append_tokens(model, start, texts, choose)

@@ -36,7 +36,7 @@ CASES: list[Any] = [
     pytest.param(1, NGramDrafter(longest=2), ROWS_EACH // 2, "standard", marks=LONG),
     pytest.param(3, None, ROWS_EACH, "match", marks=LONG),
     pytest.param(3, NGramDrafter(longest=2), ROWS_EACH, "block", marks=LONG),
-    pytest.param(AdaptiveGamma(4, cost=0.1), None, ROWS_EACH // 2, "standard", marks=LONG),
+    pytest.param(AdaptiveGamma(4), None, ROWS_EACH // 2, "standard", marks=LONG),
 ]
 
 
