@@ -10,9 +10,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._errors import check_number, is_integer, refuse
-from ascend_sample.decoding.beams.in_beam import search_in_beam
-from ascend_sample.decoding.beams.pool import EarlyStopping, FinishedPool, check_early_stopping, search_with_pool
+from ascend_sample.decoding.beams.endings import EarlyStopping, FinishedPool, KeptBeams, check_early_stopping
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import ENCODER_MASK, StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -104,13 +104,14 @@ def beam_search(
     check_number(name, "eos_penalty", eos_penalty, low=0.0, high=1.0, above=True)
     run = BeamRun(model, request, num_beams, softmax_smoothing, eos_penalty)
     if finished == "in_beam":
-        return search_in_beam(run, num_return_sequences, length_penalty)
+        kept = KeptBeams(run, num_return_sequences, length_penalty)
+        return search_beams(run, kept, lambda _, scores, __: choose(scores, *kept.best_of_each_beam(), kept.count))
+    pool = FinishedPool(run, num_return_sequences, length_penalty, early_stopping)
 
-    def pick(step: int, scores: Tensor, count: int) -> Candidates:
-        return choose(scores, *run.best_of_each_beam(count), count)
+    def pick(step: int, scores: Tensor, beams: list[Candidates]) -> Candidates:
+        return choose(scores, *run.best_of_each_beam(pool.count), pool.count)
 
-    pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
-    return search_with_pool(run, pool, num_return_sequences, pick)
+    return search_beams(run, pool, pick)
 
 
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:

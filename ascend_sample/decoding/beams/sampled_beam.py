@@ -10,8 +10,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._errors import refuse
-from ascend_sample.decoding.beams.pool import EarlyStopping, FinishedPool, check_early_stopping, search_with_pool
+from ascend_sample.decoding.beams.endings import EarlyStopping, FinishedPool, check_early_stopping
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, at_least_nothing, check_beams
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -97,13 +98,14 @@ def beam_sample(
     seeds, first_positions = batch.seed.clone(), request.prompt_lengths()
     seeds_here, first_here = batch.host.seed.copy(), first_positions.cpu().numpy()
 
-    def pick(step: int, scores: Tensor, count: int) -> Candidates:
+    pool = FinishedPool(run, num_return_sequences, length_penalty, early_stopping)
+
+    def pick(step: int, scores: Tensor, beams: list[Candidates]) -> Candidates:
         log_probs = warp(run.log_probs()).view(request.batch_size, num_beams, run.vocab_size)
         keys = DrawKeys(seeds_here, first_here + step)
-        return draw(scores, log_probs, seeds, first_positions + step, count, keys, run.lanes)
+        return draw(scores, log_probs, seeds, first_positions + step, pool.count, keys, run.lanes)
 
-    pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
-    return search_with_pool(run, pool, num_return_sequences, pick)
+    return search_beams(run, pool, pick)
 
 
 def draw(
