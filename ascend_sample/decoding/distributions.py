@@ -1,4 +1,4 @@
-"""How the rows of a batch are drawn: what a drafter draws from, with which noise, and the best tokens of greedy rows."""
+"""Distributions and noise that drafts are drawn with, and the best tokens of greedy rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ending says what becomes of hypotheses that have ended: a pool keeps the best of them, or they keep their beams."""
+"""Hypotheses that have ended go into a pool, which keeps the best of them, or they keep their beams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ascend_sample._errors import refuse
 from ascend_sample.decoding.beams.backtracking import trace_beams
 from ascend_sample.decoding.beams.run import NOTHING, BeamRun, Candidates, exists, first_beams_alone
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import Request
 
 EarlyStopping = bool | Literal["never"]
 

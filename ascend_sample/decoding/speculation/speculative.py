@@ -53,9 +53,9 @@ def speculative_sample(
 ) -> DecodeOutput:
     """Samples from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
 
-    In each round the drafter proposes gamma tokens a row, one pass of the model judges them (`verify_drafts`), and a row
-    gets those that it accepts and one more: 1 to gamma + 1 tokens. Rows advance by different numbers; caches go back to
-    where each row is. Greedy rows (temperature 0) get the tokens that greedy search would give them. Rows are
+    In each round the drafter proposes gamma tokens a row, the model reads all of them in one pass, `verify_drafts`
+    judges them, and a row gets those that stay and one more: 1 to gamma + 1 tokens. Rows advance by different numbers;
+    caches go back to where each row is. Greedy rows (temperature 0) get the tokens of greedy search. Rows are
     independent: with a fixed gamma and params for each row, a row gets the same tokens alone and in any batch (as far
     as the models' logits are the same bits).
 
@@ -222,11 +222,8 @@ class _Drafting:
             remedy = f"Draft with a model of the same vocabulary of {vocab_size} tokens."
             refuse(STRATEGY, "drafter", "be able to read the prompts", f"IndexError: {error}", remedy)
         if isinstance(self._state, ModelDraftState) and self._state.vocab_size != vocab_size:
-            rule, remedy = (
-                f"have the model's vocabulary of {vocab_size} tokens",
-                "Draft with one of its family, and cut",
-            )
-            remedy += " padding of an output layer off."
+            rule = f"have the model's vocabulary of {vocab_size} tokens"
+            remedy = "Draft with one of its family, and cut padding of an output layer off."
             refuse(STRATEGY, "drafter", rule, self._state.vocab_size, remedy)
 
 
