@@ -43,7 +43,7 @@ def decode(model: EncoderDecoder, number: int, beams: int) -> tuple[DecodeOutput
     )
     run = BeamRun(model.decoder, request, beams)
     kept = KeptBeams(run, num_return_sequences=beams, length_penalty=0.0)
-    found = search_beams(run, kept, lambda _, scores, __: choose(scores, *kept.best_of_each_beam(), beams))
+    found = search_beams(run, kept, lambda scores, _: choose(scores, *kept.best_of_each_beam(), beams))
     return (found, *run.recorded())
 
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.places import Places
-from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, exponential_noise, sample_rows
+from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import Distributions
 
 MAX_SENT_NUMBERS: Final = 2**24
 """The host makes up to so many numbers of noise, 64 MiB, and sends them in one copy; the device makes more."""
+GREEDY: Final = SamplingParams(temperature=0, seed=0)
+"""The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
 
 
 class RowSampling:
@@ -30,6 +32,7 @@ class RowSampling:
     Attributes:
         batch: the requests.
         is_greedy: whether all rows are (temperature 0): their tokens are known without any distribution.
+        greedy: what finds the best tokens.
         places: those of the device.
 
     Example:
@@ -51,6 +54,7 @@ class RowSampling:
         self.batch = SamplingBatch(vocab_size, device, capacity=len(params), generator=generator)
         self.batch.extend(params, prompts)
         self.is_greedy = all(one.temperature == 0 for one in params)
+        self.greedy = GreedyTokens(vocab_size)
         self.places = Places(device)
         self._distributions = Distributions(self.batch.row_parameters(), vocab_size)
         self._seed_cpu = torch.from_numpy(self.batch.host.seed.copy())
@@ -92,21 +96,28 @@ class RowSampling:
         return noise.view(*positions.shape, vocab_size)
 
 
-def greedy_tokens(logits: Tensor) -> Tensor:
-    """Returns the token with the largest logit, the lowest id among equals; NaN counts as -inf.
+class GreedyTokens:
+    """Finds the best tokens: those with the largest logit, and of equal ones the lowest id. NaN counts as -inf.
 
     Args:
-        logits: floats [..., vocab_size].
-
-    Returns:
-        int64 [...].
+        vocab_size: how many columns the logits have.
 
     Example:
-        >>> greedy_tokens(torch.tensor([[torch.nan, 2.0, 2.0], [1.0, 0.0, torch.inf]]))
+        >>> GreedyTokens(3).of(torch.tensor([[torch.nan, 2.0, 2.0], [1.0, 0.0, torch.inf]]))
         tensor([1, 2])
     """
-    if not logits.is_cpu:  # two launches
-        return logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argmax(dim=-1)
-    rows = logits.flatten(0, -2)
-    zeros = torch.zeros(len(rows), dtype=torch.int64)
-    return sample_rows(rows, temperature=zeros.float(), seed=zeros, position=zeros).token_ids.view(logits.shape[:-1])
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size, self._sampler = vocab_size, Sampler()
+        self._batches: dict[int, SamplingBatch] = {}  # by their numbers of rows
+
+    def of(self, logits: Tensor) -> Tensor:
+        """Returns the best token, int64 [...], of each row of logits, floats [..., vocab_size]."""
+        if not logits.is_cpu:  # what the sampling layer does, but for a status that nobody reads
+            return logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argmax(dim=-1)
+        rows = logits.flatten(0, -2)
+        if len(rows) not in self._batches:
+            self._batches[len(rows)] = SamplingBatch(self._vocab_size, capacity=len(rows))
+            self._batches[len(rows)].extend([GREEDY] * len(rows))
+        drawn = self._sampler(rows, self._batches[len(rows)], advance=False)
+        return drawn.token_ids.view(logits.shape[:-1])

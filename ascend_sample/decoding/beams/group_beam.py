@@ -16,7 +16,7 @@ from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.reading import SeldomTrue
-from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.request import GenerationOptions, check_request
 from ascend_sample.sampling.draws.best_tokens import all_log_probs, best_entries
 
 
@@ -32,7 +32,7 @@ def group_beam_search(
     num_return_sequences: int = 1,
     length_penalty: float = 1.0,
     early_stopping: EarlyStopping = False,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Searches with num_beam_groups groups of beams for each prompt, one group after the other in each step.
 
@@ -55,7 +55,7 @@ def group_beam_search(
         num_return_sequences: how many are returned of each prompt, the best of all groups; at most num_beams.
         length_penalty: the exponent of the length that sums of log-probabilities are divided by, see `beam_search`.
         early_stopping: when a group with enough ended hypotheses is done, see `beam_search`.
-        **common: see `CommonOptions`. Processors are called for each group, with its rows.
+        **common: see `GenerationOptions`. Processors are called for each group, with its rows.
 
     Returns:
         What `beam_search` returns. Groups may have found the same sequence with different scores.
@@ -112,17 +112,17 @@ class _Groups:
     def __init__(self, run: BeamRun, pool: FinishedPool, count: int, diversity_penalty: float) -> None:
         self._run, self._pool, self._diversity_penalty = run, pool, diversity_penalty
         self._shape = (run.request.batch_size, count, run.num_beams // count)
-        self._done_there = SeldomTrue(run.request.device)
+        self._done_device = SeldomTrue(run.request.device)
         self._no_token = run.request.input_ids.new_full((), run.vocab_size)
 
-    def pick(self, step: int, scores: Tensor, beams: list[Candidates]) -> Candidates:
+    def pick(self, scores: Tensor, beams: list[Candidates]) -> Candidates:
         """Returns the best continuations of the group after those that have chosen their beams in this step."""
         run, request, group = self._run, self._run.request, len(beams)
         if group == 0:
             log_probs = all_log_probs(run.logits, 1.0)
             run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
             self._log_probs = log_probs.unflatten(0, self._shape)
-            self._had_ended = self._done_there.there(self._pool.done)
+            self._had_ended = self._done_device.there(self._pool.done)
             self._chosen = request.input_ids[:, :0]
         own = self._log_probs[:, group]
         if group > 0:

@@ -12,8 +12,8 @@ from ascend_sample.decoding.beams.run import BeamRun, Candidates, first_beams_al
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.steps import steps_of
 
-Pick = Callable[[int, Tensor, list[Candidates]], Candidates]
-"""(step, scores float32 [batch, beams], the beams of the groups before in this step) -> the continuations of a group.
+Pick = Callable[[Tensor, list[Candidates]], Candidates]
+"""(scores float32 [batch, beams], the beams of the groups before in this step) -> the continuations of a group.
 
 Scores are those of the group's beams; the continuations, `Ending.count` of each prompt, come the best first and count
 beams within their prompt."""
@@ -37,7 +37,7 @@ def search_beams(run: BeamRun, ending: Ending, pick: Pick, groups: int = 1) -> D
         stopped: list[Tensor] = []
         beams: list[Candidates] = []
         for group in range(groups):
-            found = pick(step, scores[group], beams)
+            found = pick(scores[group], beams)
             is_stopped = run.is_stopped(found)
             candidates.append(found)
             stopped += [] if is_stopped is None else [is_stopped]

@@ -14,7 +14,7 @@ class AdaptiveGamma:
     An object learns as long as it is used: give the same one to calls with the same models.
 
     Args:
-        largest: gamma is at most this.
+        max_gamma: gamma is at most this.
 
     Attributes:
         gamma: how many tokens the next round drafts.
@@ -31,10 +31,10 @@ class AdaptiveGamma:
     Source: docs/decoding.md, section "Adaptive gamma"; `num_assistant_tokens_schedule="heuristic"` of transformers.
     """
 
-    def __init__(self, largest: int = 8) -> None:
-        check_integer("AdaptiveGamma", "largest", largest, low=1)
-        self.largest = int(largest)
-        self.gamma = min(4, self.largest)
+    def __init__(self, max_gamma: int = 8) -> None:
+        check_integer("AdaptiveGamma", "max_gamma", max_gamma, low=1)
+        self.max_gamma = int(max_gamma)
+        self.gamma = min(4, self.max_gamma)
 
     def observe(self, looked: int, accepted: int) -> None:
         """Learns from a round.
@@ -44,7 +44,7 @@ class AdaptiveGamma:
             accepted: how many of them it accepted.
         """
         if looked:
-            self.gamma = min(self.gamma + 2, self.largest) if accepted == looked else max(self.gamma - 1, 1)
+            self.gamma = min(self.gamma + 2, self.max_gamma) if accepted == looked else max(self.gamma - 1, 1)
 
 
 def checked_gamma(strategy: str, gamma: object) -> int | AdaptiveGamma:

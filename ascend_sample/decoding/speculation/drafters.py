@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer, refuse, refuse_result
 from ascend_sample.decoding.checks import has_methods, name_of
-from ascend_sample.decoding.distributions import RowSampling, greedy_tokens
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
@@ -175,7 +175,7 @@ class ModelDrafter:
             output = decoded("ModelDrafter", self.model, given, cache, state.vocab_size)
             logits, cache, _ = entered(output)
             if noise is None:  # nothing is drawn, so there is nothing to judge by
-                token = greedy_tokens(logits[:, -1])
+                token = sampling.greedy.of(logits[:, -1])
             else:
                 probabilities.append(sampling.probabilities(logits[:, -1]))
                 token = (probabilities[-1] / noise[step]).argmax(dim=1)
@@ -203,8 +203,8 @@ class NGramDrafter:
     text, it is repeated, as a text is that has begun to repeat itself.
 
     Args:
-        longest: how many tokens are looked for at first.
-        shortest: how many must match at least; below that, a row has no draft.
+        max_ngram: How many tokens are looked for at first.
+        min_ngram: How many must match at least; below that, a row has no draft.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -217,11 +217,11 @@ class NGramDrafter:
         tensor([[3, 4, 1, 2, 3, 4]])
     """
 
-    def __init__(self, longest: int = 3, shortest: int = 1) -> None:
-        check_integer("NGramDrafter", "shortest", shortest, low=1)
-        check_integer("NGramDrafter", "longest", longest, low=int(shortest))
-        self.longest = int(longest)
-        self.shortest = int(shortest)
+    def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
+        check_integer("NGramDrafter", "min_ngram", min_ngram, low=1)
+        check_integer("NGramDrafter", "max_ngram", max_ngram, low=int(min_ngram))
+        self.max_ngram = int(max_ngram)
+        self.min_ngram = int(min_ngram)
 
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> NGramDraftState:
         """Keeps nothing of the prompts but their largest id, because a round brings the texts."""
@@ -231,13 +231,13 @@ class NGramDrafter:
         """See `Drafter.draft`. A few operators find all matches of all sizes."""
         tokens, lengths, places = texts.tokens, texts.lengths, texts.sampling.places
         capacity, ranks = tokens.shape[1], state.ranks
-        longest = max(1, min(self.longest, capacity - 1))
+        max_ngram = max(1, min(self.max_ngram, capacity - 1))
         if ranks is None or ranks.capacity != capacity:
-            ranks = _Ranks.of(capacity, longest, min(self.shortest, longest + 1), tokens.device)
-        padded = torch.nn.functional.pad(tokens, (longest, 0), value=_NO_TOKEN)
-        last = padded.gather(1, lengths[:, None] + places.first(longest))
+            ranks = _Ranks.of(capacity, max_ngram, min(self.min_ngram, max_ngram + 1), tokens.device)
+        padded = torch.nn.functional.pad(tokens, (max_ngram, 0), value=_NO_TOKEN)
+        last = padded.gather(1, lengths[:, None] + places.first(max_ngram))
         # What is before each place, as many tokens; before the text there are some that no last token is.
-        is_same = padded.unfold(1, longest, 1)[:, :capacity] == last[:, None]
+        is_same = padded.unfold(1, max_ngram, 1)[:, :capacity] == last[:, None]
         found = torch.where(is_same, ranks.of_same, ranks.of_other).amin(dim=2)
         found.masked_fill_(places.first(capacity) >= lengths[:, None], ranks.least)
         follows = found.amax(dim=1).remainder(capacity)
@@ -250,14 +250,14 @@ class NGramDrafter:
 
 
 class _Ranks(NamedTuple):
-    """What places of a text are worth as those where a match ends: the longest match, and of these the latest.
+    """What places of a text are worth as those where a match ends: the max_ngram match, and of these the latest.
 
     A place p is worth p - capacity * missing, if so many of the last tokens are not before it.
 
     Attributes:
         capacity: how many places there are.
         of_same: int64 [capacity, 1], where all are.
-        of_other: int64 [capacity, longest], where the last one that is not is the first, the second, ... of them.
+        of_other: int64 [capacity, max_ngram], where the last one that is not is the first, the second, ... of them.
         least: the worth of no match; so much is place 0.
     """
 
@@ -267,11 +267,11 @@ class _Ranks(NamedTuple):
     least: int
 
     @classmethod
-    def of(cls, capacity: int, longest: int, shortest: int, device: torch.device) -> _Ranks:
+    def of(cls, capacity: int, max_ngram: int, min_ngram: int, device: torch.device) -> _Ranks:
         """Makes them, once for a batch of texts."""
         places = torch.arange(capacity, device=device)[:, None]
-        of_other = places - capacity * torch.arange(1, longest + 1, device=device)
-        least = -capacity * (longest - shortest)
+        of_other = places - capacity * torch.arange(1, max_ngram + 1, device=device)
+        least = -capacity * (max_ngram - min_ngram)
         of_other[0] = least
         return cls(capacity, places, of_other, least)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import Places, tokens_first
-from ascend_sample.decoding.reading import read_together
+from ascend_sample.decoding.reading import read_log_probs, read_together
 from ascend_sample.decoding.request import Request
-from ascend_sample.decoding.speculation.judge import Verdict
+from ascend_sample.decoding.speculation.verifier import VerifyResult
 from ascend_sample.decoding.steps import warn_of_impossible
 from ascend_sample.decoding.streaming import Listening
 from ascend_sample.sampling import RowStatus
@@ -45,20 +44,20 @@ class RaggedTexts:
         self._places = Places(request.device)
         self._listening = Listening(request.strategy, request.on_tokens, request.input_ids, request.attention_mask)
 
-    def append(self, verdict: Verdict, logits: Tensor, proposed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def append(self, result: VerifyResult, logits: Tensor, proposed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Appends what a round has brought each row, up to its first stop token; nothing to a row that is done.
 
         A round waits for the device here alone.
 
         Args:
-            verdict: the tokens, and how many drafts of each row stay; with one more, none above its room.
+            result: the tokens, and how many drafts of each row stay; with one more, none above its room.
             logits: floats [batch, n, vocab_size], the model's at the places of the tokens.
             proposed: int64 [batch], how many of the tokens were drafts.
 
         Returns:
             On the CPU, int64 [batch] each: how many tokens each row got, proposed, and how many drafts stay.
         """
-        tokens, accepted = verdict.tokens, verdict.accepted
+        tokens, accepted = result.tokens, result.accepted
         each = self._places.first(tokens.shape[1] + 2)
         # How many tokens there are up to the first stop token; one more than all without any.
         up_to_eos = torch.where(self.request.is_eos(tokens), each[1:-1], each[-1]).amin(dim=1)
@@ -70,19 +69,19 @@ class RaggedTexts:
         self.room = (self.room - counts).masked_fill_(is_ended, 0)
         if self.request.on_tokens is not None:
             self._listening.tell(tokens, counts, self.room == 0)
-        return self._read(verdict, logits, counts, proposed)
+        return self._read(result, logits, counts, proposed)
 
     def _read(
-        self, verdict: Verdict, logits: Tensor, counts: Tensor, proposed: Tensor
+        self, result: VerifyResult, logits: Tensor, counts: Tensor, proposed: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Brings to the host what `append` returns, the room that is left, and the tokens' log-probabilities."""
-        tokens, accepted, status = verdict
-        log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(logits, tokens)
+        tokens, accepted, status = result
+        given = [self.room, counts, proposed, accepted]
         if status is not None:
-            log_probs = log_probs.masked_fill(status == RowStatus.ALL_MASKED, -torch.inf)
-        log_probs, room, counts, proposed, accepted = read_together(log_probs, self.room, counts, proposed, accepted)
-        if log_probs.isnan().any():
-            log_probs = log_probs_of(logits, tokens).cpu()
+            given.append(status == RowStatus.ALL_MASKED)
+        log_probs, room, counts, proposed, accepted, *is_masked = read_log_probs(logits, tokens, *given)
+        for one in is_masked:
+            log_probs = log_probs.masked_fill(one, -torch.inf)
         is_new = torch.arange(tokens.shape[1], device="cpu") < counts[:, None]
         self._scores += torch.where(is_new, log_probs, 0.0).sum(dim=1)
         self.lengths_cpu = self.lengths_cpu + counts

@@ -15,7 +15,7 @@ from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
-from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request, defaults_of
+from ascend_sample.decoding.request import GenerationOptions, Request, check_positions, check_request, defaults_of
 from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma, checked_gamma
 from ascend_sample.decoding.speculation.drafters import (
@@ -27,8 +27,8 @@ from ascend_sample.decoding.speculation.drafters import (
     checked_draft,
     checked_drafter,
 )
-from ascend_sample.decoding.speculation.judge import Judge
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
+from ascend_sample.decoding.speculation.verifier import Verifier
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.drafts.arguments import Rule, check_rule
@@ -49,7 +49,7 @@ def speculative_sample(
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
     rule: Rule = "standard",
     generator: torch.Generator | None = None,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Samples from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
 
@@ -75,7 +75,7 @@ def speculative_sample(
             would draw: then the texts are those of `sample` with the same seeds, token for token, whatever is proposed,
             ids that the model does not know included.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
+        **common: see `GenerationOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
             rules of a model's generation_config: what they get or give is one step of all rows, and here rows are at
             different steps.
 
@@ -107,18 +107,18 @@ def speculative_sample(
     remedy = "Call sample: each draft would need the state after those before it."
     rows = checked_params(request, checked_params(request, params), fields_of(Stage.STATE), remedy)
     check_generator(request, generator)
-    most = control.largest if isinstance(control, AdaptiveGamma) else control
+    most = control.max_gamma if isinstance(control, AdaptiveGamma) else control
     texts, counts = RaggedTexts(request, most + 1), _Counts(request.batch_size, most)
     target = _Target(model, request)
     sampling = RowSampling(rows, target.vocab_size, request.device, generator, request.prompts())
-    drafting, judge = _Drafting(proposer, request, sampling, rule), Judge(sampling, rows, rule)
+    drafting, verifier = _Drafting(proposer, request, sampling, rule), Verifier(sampling, rows, rule)
     proposal, logits = drafting.propose(texts, 0), target.first_logits[:, None]  # the prompts give the first token
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
         while True:
             draft = proposal.draft
-            verdict = judge.judge(logits, draft, proposal.is_whole)
-            emitted, proposed, accepted = texts.append(verdict, logits, draft.counts)
-            judge.append(verdict.tokens, emitted)
+            result = verifier.verify(logits, draft, proposal.is_whole)
+            emitted, proposed, accepted = texts.append(result, logits, draft.counts)
+            verifier.append(result.tokens, emitted)
             looked, kept = counts.add(draft.tokens.shape[1], emitted, proposed, accepted)
             bar.update(request.max_steps - texts.most_room - bar.n)
             if texts.most_room == 0:

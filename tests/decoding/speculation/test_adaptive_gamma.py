@@ -26,9 +26,9 @@ def test_an_object_learns_from_call_to_call() -> None:
     control, model = AdaptiveGamma(), tiny_model()
     options = {"params": GREEDY, "gamma": control, "max_new_tokens": 40}
     speculative_sample(model, PROMPTS[:1], drafter=model, **options)
-    assert control.gamma == control.largest, "a model that drafts for itself is always right"
+    assert control.gamma == control.max_gamma, "a model that drafts for itself is always right"
     speculative_sample(model, PROMPTS[:1], drafter=tiny_model(seed=1), **options)
-    assert control.gamma < control.largest
+    assert control.gamma < control.max_gamma
     before = control.gamma
-    speculative_sample(model, PROMPTS[:1], drafter=NGramDrafter(longest=9, shortest=9), **options)
+    speculative_sample(model, PROMPTS[:1], drafter=NGramDrafter(max_ngram=9, min_ngram=9), **options)
     assert control.gamma == before, "rounds without drafts say nothing"

@@ -190,7 +190,7 @@ def test_the_same_tokens_on_each_device(
 
     def run(where: str) -> DecodeOutput:
         draft = table_model(table + 0.3 * random_table(4, seed=2), where)
-        options: dict[str, Any] = {"drafter": draft if drafts == "model" else NGramDrafter(shortest=1), "gamma": gamma}
+        options: dict[str, Any] = {"drafter": draft if drafts == "model" else NGramDrafter(min_ngram=1), "gamma": gamma}
         options |= {"max_new_tokens": [17, 9, 13] * 6, "eos_token_id": [3], "attention_mask": mask.to(where)}
         return speculative_sample(table_model(table, where), ids.to(where), params, **options)
 

@@ -7,7 +7,7 @@ import torch
 
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.drafters import Draft
-from ascend_sample.decoding.speculation.judge import Judge
+from ascend_sample.decoding.speculation.verifier import Verifier
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.reference.distribution import target_distribution
 
@@ -20,11 +20,11 @@ def test_greedy_rows_by_hand() -> None:
     # Rows with penalties go to the sampling layer; without any, best tokens are compared.
     for other in ({}, {"frequency_penalty": 1e-6}):
         params = [SamplingParams(temperature=0, **other)] * 4
-        judge = Judge(RowSampling(params, 3, target.device), params, "standard")
+        verifier = Verifier(RowSampling(params, 3, target.device), params, "standard")
         for q in (None, torch.full((4, 2, 3), 1 / 3)):
-            verdict = judge.judge(target, draft._replace(probabilities=q), is_whole=False)
-            assert verdict.accepted.tolist() == [2, 0, 1, 1]
-            assert verdict.tokens.gather(1, verdict.accepted[:, None]).flatten().tolist() == [0, 1, 2, 2]
+            result = verifier.verify(target, draft._replace(probabilities=q), is_whole=False)
+            assert result.accepted.tolist() == [2, 0, 1, 1]
+            assert result.tokens.gather(1, result.accepted[:, None]).flatten().tolist() == [0, 1, 2, 2]
 
 
 PARAMS = [

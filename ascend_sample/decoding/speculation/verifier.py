@@ -1,4 +1,4 @@
-"""The sampling layer judges drafts, by any of its rules and with all parameters of its requests."""
+"""Verifies drafts with the sampling layer, by any of its rules and with all parameters of its requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.distributions import RowSampling, greedy_tokens
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.decoding.speculation.drafters import Draft
 from ascend_sample.sampling import SamplingParams, verify_drafts
@@ -17,8 +17,8 @@ from ascend_sample.sampling.drafts.arguments import Rule
 from ascend_sample.sampling.rows.table import to_device
 
 
-class Verdict(NamedTuple):
-    """Says what becomes of a draft.
+class VerifyResult(NamedTuple):
+    """Result of verifying a draft.
 
     Attributes:
         tokens: int64 [batch, drafts + 1], a row's accepted drafts and the token after them; what follows is any.
@@ -32,13 +32,13 @@ class Verdict(NamedTuple):
     status: Tensor | None = None
 
 
-class Judge:
-    """Judges the drafts of the rows of a call.
+class Verifier:
+    """Verifies the drafts of the rows of a call.
 
     Args:
-        sampling: the rows.
-        params: one for each.
-        rule: by which drafts are judged.
+        sampling: The rows.
+        params: One for each row.
+        rule: The rule of `verify_drafts`.
     """
 
     def __init__(self, sampling: RowSampling, params: Sequence[SamplingParams], rule: Rule) -> None:
@@ -46,8 +46,8 @@ class Judge:
         self._sampling, self._rule = sampling, rule
         self._is_best = sampling.is_greedy and all(of_text(one) == of_text(SamplingParams()) for one in params)
 
-    def judge(self, logits: Tensor, draft: Draft, is_whole: bool) -> Verdict:
-        """Judges a draft.
+    def verify(self, logits: Tensor, draft: Draft, is_whole: bool) -> VerifyResult:
+        """Verifies a draft.
 
         Args:
             logits: floats [batch, drafts + 1, vocab_size], of the place of each draft and the one behind.
@@ -59,16 +59,16 @@ class Judge:
         batch, count, drafts = self._sampling.batch, draft.tokens.shape[1], draft.tokens
         if not is_whole:
             drafts = torch.where(self._sampling.places.first(count) < draft.counts[:, None], drafts, -1)
-        is_drawn = draft.probabilities is not None and self._rule != "match" and count > 0
+        proposals = None if self._rule == "match" else draft.probabilities
         verified = verify_drafts(
             logits.flatten(0, 1),
             drafts.flatten(),
             batch,
             counts=[count] * len(batch),
             rule=self._rule,
-            draft_probabilities=draft.probabilities.flatten(0, 1) if is_drawn else None,
+            draft_probabilities=None if proposals is None else proposals.flatten(0, 1),
         )
-        return Verdict(verified.token_ids.clamp(min=0), verified.accepted, verified.status)
+        return VerifyResult(verified.token_ids.clamp(min=0), verified.accepted, verified.status)
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
         """Tells the requests their first tokens: tokens [batch, n], and on the CPU how many of them each row got."""
@@ -79,11 +79,11 @@ class Judge:
         cells = to_device((rows * tokens.shape[1] + columns).numpy(), tokens.device)
         self._sampling.batch.append(tokens.flatten().index_select(0, cells), rows)
 
-    def _compare(self, logits: Tensor, draft: Draft, is_whole: bool) -> Verdict:
-        """Judges drafts of greedy rows, which every rule compares with the best tokens, in few launches."""
-        best, count = greedy_tokens(logits), draft.tokens.shape[1]
+    def _compare(self, logits: Tensor, draft: Draft, is_whole: bool) -> VerifyResult:
+        """Compares the drafts of greedy rows with the best tokens, as every rule does, in few launches."""
+        best, count = self._sampling.greedy.of(logits), draft.tokens.shape[1]
         if count == 0:
-            return Verdict(best, draft.counts)
+            return VerifyResult(best, draft.counts)
         each = self._sampling.places.first(count + 1)
         accepted = torch.where(draft.tokens == best[:, :count], each[-1], each[:-1]).amin(dim=1)
-        return Verdict(best, accepted if is_whole else torch.minimum(accepted, draft.counts))
+        return VerifyResult(best, accepted if is_whole else torch.minimum(accepted, draft.counts))
