@@ -163,11 +163,12 @@ class StepCosts(NamedTuple):
 def step_costs(target: CachedNetwork, draft: CachedNetwork, texts: Tensor, batch_size: int) -> StepCosts:
     """Measure passes in the middle of texts."""
     prompts = texts[:1].expand(batch_size, -1).contiguous()[:, : PROMPT_TOKENS + NEW_TOKENS // 2]
-    batch, sampler = SamplingBatch(2048), Sampler()
-    batch.extend([SamplingParams(seed=row) for row in range(batch_size)])
+    sampler = Sampler()
 
     def step(model: CachedNetwork, tokens: int) -> Callable[[], object]:
-        cache = model.prefill(prompts).cache
+        logits, cache, _ = model.prefill(prompts)
+        batch = SamplingBatch(logits.shape[1])
+        batch.extend([SamplingParams(seed=row) for row in range(batch_size)])
         return lambda: sampler(model.decode(prompts[:, :tokens], cache).logits[:, -1], batch)
 
     subjects = {"plain": step(target, 1), "draft": step(draft, 1), "verification": step(target, GAMMA + 1)}
