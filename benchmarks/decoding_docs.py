@@ -37,12 +37,12 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
     lines += [
         "",
         f"| texts | batch | acceptance | gamma = {speculative.GAMMA} beside plain | (accepted + 1) / (gamma c + 1) "
-        f"| (accepted + 1) / (gamma c + v) | adaptive beside plain | gamma = {speculative.LONG_GAMMA} beside plain |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| (accepted + 1) / (gamma c + v) | gamma = {speculative.LONG_GAMMA} beside plain |",
+        "|---|---|---|---|---|---|---|",
     ]
     for record in part["records"]:
         case = record["case"]
-        names = ("speed", "model", "model_with_verification", "speed_adaptive", "speed_long")
+        names = ("speed", "model", "model_with_verification", "speed_long")
         ratios = (record.get(name) for name in names)
         values = " | ".join("not measured" if ratio is None else f"{format_ratio(ratio)}x" for ratio in ratios)
         lines.append(f"| {case['name']} | {case['batch_size']} | {record['acceptance']:.3f} | {values} |")

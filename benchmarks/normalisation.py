@@ -39,11 +39,11 @@ def measure_all() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for positions, vocab_size in tqdm(SIZES, desc="normalisation", unit="size"):
         logits = torch.randn(1, positions, vocab_size, generator=torch.Generator().manual_seed(0)) * 3
-        sampling = RowSampling([params], vocab_size, logits.device)
+        sampling = RowSampling([params] * positions, vocab_size, logits.device)
         options = (params.temperature, params.top_k or 0, params.top_p)
-        torch.testing.assert_close(sampling.probabilities(logits), loop_normalisation(logits, *options))
+        torch.testing.assert_close(sampling.probabilities(logits[0]), loop_normalisation(logits, *options)[0])
         subjects: dict[str, Callable[[], object]] = {
-            "at once": lambda s=sampling, x=logits: s.probabilities(x),
+            "at once": lambda s=sampling, x=logits[0]: s.probabilities(x),
             "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
         }
         record = timed(subjects, seconds=3.0)

@@ -1,4 +1,4 @@
-"""Verifying drafts on the CPU, beside a read of the rows that are reached, `judge_draft` and an engine's functions.
+"""Verifying drafts on the CPU, beside a read of the rows that are reached and an engine's functions.
 
     python -m benchmarks.verify_drafts  # prints the table and the promises, writes build/performance/verify_drafts.json
 
@@ -23,8 +23,6 @@ from rich.table import Table
 from torch import Tensor
 
 from ascend_sample.bench.timing import rotate
-from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
 from benchmarks import distributions, rejection_peer
@@ -45,9 +43,9 @@ CHAIN = tuple(range(-1, GAMMA))
 TREE = (*CHAIN, *CHAIN[1:])
 """A chain, and beside each place of it another draft."""
 SECONDS = 6.0
-VERIFY, READ, JUDGE = "verify_drafts", "one read of the rows that are reached", "judge_draft"
+VERIFY, READ = "verify_drafts", "one read of the rows that are reached"
 PEER = "vllm-ascend's functions in torch"
-MATCH_READS, DRAWN_READS, AHEAD, AHEAD_OF_PEER = 1.6, 3.0, 5.0, 100.0
+MATCH_READS, DRAWN_READS, AHEAD_OF_PEER = 1.6, 3.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,8 @@ class Case(NamedTuple):
 def new_batch() -> SamplingBatch:
     """The requests."""
     batch = SamplingBatch(VOCAB_SIZE)
-    batch.extend(params_of_rows())
+    batch.extend([SamplingParams(top_k=TOP_K, seed=row) for row in range(REQUESTS)])
     return batch
-
-
-def params_of_rows() -> list[SamplingParams]:
-    """One for each request."""
-    return [SamplingParams(top_k=TOP_K, seed=row) for row in range(REQUESTS)]
 
 
 def make_case(cell: Cell) -> Case:
@@ -135,17 +128,6 @@ def call_of(cell: Cell, case: Case) -> Callable[[Tensor], Any]:
     return verify
 
 
-def judge_of(case: Case) -> Callable[[Tensor], object]:
-    """The decoding layer's decision about the same drafts."""
-    sampling = RowSampling(params_of_rows(), VOCAB_SIZE, torch.device("cpu"))
-    position = torch.zeros(REQUESTS, dtype=torch.int64)
-    tokens = ids_of(case).view(REQUESTS, GAMMA)
-    proposals = None if case.proposals is None else case.proposals.view(REQUESTS, GAMMA, VOCAB_SIZE)
-    draft = Draft(tokens, torch.full((REQUESTS,), GAMMA), proposals)
-    shape = (REQUESTS, GAMMA + 1, VOCAB_SIZE)
-    return lambda logits: judge_draft(logits.view(shape), draft, sampling, position, is_whole=True)
-
-
 def peer_of(case: Case) -> Callable[[Tensor], object]:
     """What the engine's functions make of the same logits and drafts."""
     requests = rejection_peer.Requests(torch.ones(REQUESTS), torch.full((REQUESTS,), TOP_K))
@@ -154,7 +136,7 @@ def peer_of(case: Case) -> Callable[[Tensor], object]:
 
 
 def ids_of(case: Case) -> Tensor:
-    """The drafts for those that take no id beyond the vocabulary."""
+    """The drafts for an engine that takes no id beyond the vocabulary."""
     return case.drafts.clamp(max=VOCAB_SIZE - 1)
 
 
@@ -168,8 +150,8 @@ def run(seconds: float) -> dict[str, Any]:
         reached = accepted + REQUESTS
         copies = cold_copies(case.logits, reached)
         judges = {VERIFY: verify}
-        if cell.parents == CHAIN and cell.rule != "block":  # the others know neither trees nor this rule
-            judges |= {JUDGE: judge_of(case), PEER: peer_of(case)}
+        if cell.parents == CHAIN and cell.rule != "block":  # the engine knows neither trees nor this rule
+            judges[PEER] = peer_of(case)
         calls = {name: rotate(call, [(logits,) for logits in copies]) for name, call in judges.items()}
         calls |= {READ: make_read(*(logits[:reached] for logits in copies))}
         described = {"cell": cell.name, "rule": cell.rule, "accepted": accepted, "reached": reached}
@@ -187,7 +169,6 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
     return [
         worst(f"match / {READ}", {"match"}, AT_MOST, MATCH_READS, VERIFY, READ),
         worst(f"standard with dense q / {READ}", {"standard"}, AT_MOST, DRAWN_READS, VERIFY, READ),
-        worst(f"{JUDGE} / {VERIFY}", {"match", "standard"}, AT_LEAST, AHEAD, JUDGE, VERIFY),
         worst(f"{PEER} / {VERIFY}", {"match", "standard"}, AT_LEAST, AHEAD_OF_PEER, PEER, VERIFY),
     ]
 

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ascend_sample._options import whole_number
 from ascend_sample.decoding import DecodeOutput, EncoderDecoder, gather_tree
-from ascend_sample.decoding.beams.in_beam import search_in_beam
-from ascend_sample.decoding.beams.run import BeamRun
+from ascend_sample.decoding.beams.endings import KeptBeams
+from ascend_sample.decoding.beams.run import BeamRun, choose
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.request import check_request
 
 MOST_STEPS = 16
@@ -41,7 +42,8 @@ def decode(model: EncoderDecoder, number: int, beams: int) -> tuple[DecodeOutput
         eos_token_id=END,
     )
     run = BeamRun(model.decoder, request, beams)
-    found = search_in_beam(run, num_return_sequences=beams, length_penalty=0.0)
+    kept = KeptBeams(run, num_return_sequences=beams, length_penalty=0.0)
+    found = search_beams(run, kept, lambda scores, _: choose(scores, *kept.best_of_each_beam(), beams))
     return (found, *run.recorded())
 
 

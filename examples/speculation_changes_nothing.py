@@ -33,8 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ascend_sample.decoding import Drafter, ModelDrafter, ModuleModel, NGramDrafter, sample, speculative_sample
-from ascend_sample.decoding.speculation.acceptance import Draft
-from ascend_sample.decoding.speculation.drafters import Round
+from ascend_sample.decoding.speculation.drafters import Draft, Round
 from ascend_sample.parity.environment import is_emulated_npu
 from ascend_sample.sampling import SamplingParams
 

@@ -23,7 +23,7 @@ from ascend_sample.decoding.models.decoder_layer import DecoderLayer
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.models.transformer_decoder import Decoder, DecoderConfig, EncoderDecoder
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
-from ascend_sample.decoding.request import CommonOptions, LogitsProcessor, StoppingCriterion
+from ascend_sample.decoding.request import GenerationOptions, LogitsProcessor, StoppingCriterion
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AdaptiveGamma",
     "CausalModel",
-    "CommonOptions",
     "DecodeOutput",
     "Decoder",
     "DecoderConfig",
@@ -46,6 +45,7 @@ __all__ = [
     "Drafter",
     "EncoderDecoder",
     "EncoderDecoderModel",
+    "GenerationOptions",
     "LogitsProcessor",
     "ModelDrafter",
     "ModuleModel",

@@ -50,8 +50,7 @@ class StepModel(Protocol):
 
     A model may say more of itself, with three attributes: max_positions, an int, how many tokens a row may have at
     most; num_embeddings, an int, above all ids that it reads, so that prompts with others are refused; and
-    generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none. It may also be a
-    `DraftReader`.
+    generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none.
 
     Source: docs/decoding.md, section "Models".
     """
@@ -93,23 +92,6 @@ class StepModel(Protocol):
 
     def rollback(self, cache: Any, lengths: Tensor) -> Any:
         """Keeps the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
-        ...
-
-
-class DraftReader(StepModel, Protocol):
-    """Reads drafts together with the prompts, which saves greedy speculation a pass. It has no encoder.
-
-    Source: docs/decoding.md, section "Models".
-    """
-
-    vocab_size: int  # how many tokens the logits are for
-
-    def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
-        """Processes the prompts, as `prefill` does, with drafts, int64 [batch, count], behind each.
-
-        Returns:
-            Logits [batch, 1 + count, vocab_size], after the last token of each prompt and after each draft.
-        """
         ...
 
 

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
 from ascend_sample.sampling.rows.table import to_device
 
 PIECE: Final = torch.int32
@@ -36,6 +37,21 @@ def read_together(*values: Tensor) -> list[Tensor]:
         part.clone(memory_format=torch.contiguous_format).view(one.dtype) for part, one in zip(read, wide, strict=True)
     ]
     return [one.view(value.shape).to(value.dtype) for one, value in zip(typed, values, strict=True)]
+
+
+def read_log_probs(logits: Tensor, tokens: Tensor, *values: Tensor) -> list[Tensor]:
+    """Brings the log-probabilities of tokens, and values, to the host as `read_together` does.
+
+    Args:
+        logits: as for `log_probs_of`.
+        tokens: as for `log_probs_of`.
+        values: as for `read_together`.
+    """
+    log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(logits, tokens)
+    log_probs, *others = read_together(log_probs, *values)
+    if log_probs.isnan().any():
+        log_probs = log_probs_of(logits, tokens).cpu()
+    return [log_probs, *others]
 
 
 class SeldomTrue:

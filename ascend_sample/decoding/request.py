@@ -30,7 +30,7 @@ StoppingCriterion = Callable[..., Any]
 """(input_ids int64 [rows, length], scores) -> bool [rows] or bool; transformers' classes are such."""
 
 
-class CommonOptions(TypedDict, total=False):
+class GenerationOptions(TypedDict, total=False):
     """Names the keyword arguments that every strategy takes.
 
     Attributes:
@@ -63,7 +63,7 @@ class CommonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Holds the prompts and `CommonOptions` after they were checked."""
+    """Holds the prompts and `GenerationOptions` after they were checked."""
 
     strategy: str  # the name of the function, for messages
     input_ids: Tensor  # int64 [batch, length]
@@ -164,7 +164,7 @@ def check_request(
         ValueError: an argument has a wrong shape, device or value.
     """
     if unknown:
-        rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
+        rule = f"be parameters of its own, or {', '.join(GenerationOptions.__annotations__)}"
         refuse(strategy, "options", rule, ", ".join(unknown), _advice_on(unknown), TypeError)
     check_model(strategy, "model", model)
     if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ascend_sample._errors import refuse, refuse_result
 from ascend_sample.decoding.checks import name_of
-from ascend_sample.decoding.model import DraftReader, StepModel, StepOutput, checked, entered
+from ascend_sample.decoding.model import StepModel, StepOutput, checked, entered
 from ascend_sample.decoding.request import Request, StoppingCriterion
 from ascend_sample.sampling.draws.best_tokens import without_nan
 
@@ -22,21 +22,11 @@ NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
 """Modules that stand between a warning and the line that called a strategy; the second is `torch.no_grad`'s."""
 
 
-def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = None) -> StepOutput:
-    """Processes the prompts; returns logits [batch, vocab_size], as the model gives them, and their cache.
-
-    With drafts, int64 [batch, count], which only a `DraftReader` reads, logits are [batch, 1 + count, vocab_size].
-    """
-    input_ids, mask = request.input_ids, request.attention_mask
-    places: tuple[int, ...] = (len(input_ids),)
-    read, vocab_size = input_ids.shape[1], None
+def read_prompts(model: StepModel, request: Request) -> StepOutput:
+    """Processes the prompts; returns logits [batch, vocab_size], as the model gives them, and their cache."""
+    input_ids = request.input_ids
     try:
-        if drafts is None:
-            output = model.prefill(input_ids, mask, **request.encoder)
-        else:
-            reader, count = cast(DraftReader, model), drafts.shape[1]
-            output = reader.prefill_with_drafts(input_ids, mask, drafts)
-            places, read, vocab_size = (*places, 1 + count), read + count, reader.vocab_size
+        output = model.prefill(input_ids, request.attention_mask, **request.encoder)
     except IndexError as error:  # raised by an embedding, which does not say what was wrong
         value = f"tokens up to {int(input_ids.max())} in {input_ids.shape[1]} columns, and IndexError: {error}"
         remedy = "Use the model's own tokenizer, and prompts within its positions."
@@ -44,7 +34,7 @@ def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = Non
     except RuntimeError:
         _refuse_another_device(model, request)
         raise
-    output = checked(request.strategy, model, output, *places, read=read, vocab_size=vocab_size)
+    output = checked(request.strategy, model, output, len(input_ids), read=input_ids.shape[1])
     if output.logits.device != request.device:
         rule = f"be on the device of what {name_of(model)} returns, {output.logits.device}"
         refuse(request.strategy, "input_ids", rule, request.device, "Move all inputs, or the model, with .to().")

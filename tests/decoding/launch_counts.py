@@ -114,6 +114,7 @@ class Run(NamedTuple):
         budget: what it may ask for.
         eos_token_id: what is looked for.
         drafts_by_model: whether a model drafts.
+        sent: how many copies it is known to send.
     """
 
     strategy: str
@@ -122,6 +123,7 @@ class Run(NamedTuple):
     budget: int = MORE
     eos_token_id: int | tuple[int, ...] = STOP
     drafts_by_model: bool = False
+    sent: int = 0
 
 
 DRAWN: Final = SamplingParams(seed=1)
@@ -129,28 +131,32 @@ TOP_K: Final = SamplingParams(seed=1, top_k=50, temperature=0.7)
 RUNS: Final = {
     "greedy_search": Run("greedy_search", {}, 5, FEW),
     "sample, greedy rows": Run("sample", {"params": GREEDY}, 9, FEW),
-    "sample, top-k": Run("sample", {"params": SamplingParams(seed=1, top_k=50)}, 10, FEW),
-    "sample, top-k, top-p, temperature": Run("sample", {"params": replace(TOP_K, top_p=0.9)}, 14, FEW),
-    "sample, no filter": Run("sample", {"params": DRAWN}, 19, FEW),
-    "sample, top-p": Run("sample", {"params": SamplingParams(seed=1, top_p=0.9)}, 20, FEW),
+    "sample, top-k": Run("sample", {"params": SamplingParams(seed=1, top_k=50)}, 10, FEW, sent=1),
+    "sample, top-k, top-p, temperature": Run("sample", {"params": replace(TOP_K, top_p=0.9)}, 14, FEW, sent=1),
+    "sample, no filter": Run("sample", {"params": DRAWN}, 19, FEW, sent=1),
+    "sample, top-p": Run("sample", {"params": SamplingParams(seed=1, top_p=0.9)}, 20, FEW, sent=1),
     "contrastive_search": Run("contrastive_search", {}, 36),
     "beam_search, pool": Run("beam_search", {}, 33),
     "beam_search, in_beam": Run("beam_search in the beam", {}, 37),
-    "beam_sample": Run("beam_sample", {"params": DRAWN}, 38),
-    "beam_sample, top-k, temperature": Run("beam_sample", {"params": TOP_K}, 40),
-    "group_beam_search, 2 groups": Run("group_beam_search", {}, 69),
-    "group_beam_search, 4 groups": Run("group_beam_search", {"num_beam_groups": 4}, 130),
+    "beam_sample": Run("beam_sample", {"params": DRAWN}, 38, sent=1),
+    "beam_sample, top-k, temperature": Run("beam_sample", {"params": TOP_K}, 40, sent=1),
+    "group_beam_search, 2 groups": Run("group_beam_search", {}, 68),
+    "group_beam_search, 4 groups": Run("group_beam_search", {"num_beam_groups": 4}, 129),
     **{
         f"speculative_sample, {name}, {drafts}": Run(
-            "speculative_sample", {"params": params, "gamma": gamma}, launches, drafts_by_model=drafts != "n-grams"
+            "speculative_sample",
+            {"params": params, "gamma": gamma},
+            launches,
+            drafts_by_model=drafts != "n-grams",
+            sent=sent,
         )
-        for name, params, drafts, gamma, launches in (
-            ("greedy", GREEDY, "gamma 1", 1, 30),
-            ("greedy", GREEDY, "gamma 4", 4, 36),
-            ("greedy", GREEDY, "n-grams", 4, 40),
-            ("drawn", DRAWN, "gamma 1", 1, 67),
-            ("drawn", DRAWN, "gamma 4", 4, 79),
-            ("drawn", DRAWN, "n-grams", 4, 73),
+        for name, params, drafts, gamma, launches, sent in (
+            ("greedy", GREEDY, "gamma 1", 1, 30, 0),
+            ("greedy", GREEDY, "gamma 4", 4, 36, 0),
+            ("greedy", GREEDY, "n-grams", 4, 40, 0),
+            ("drawn", DRAWN, "gamma 1", 1, 106, 6),
+            ("drawn", DRAWN, "gamma 4", 4, 118, 6),
+            ("drawn", DRAWN, "n-grams", 4, 113, 5),
         )
     },
 }

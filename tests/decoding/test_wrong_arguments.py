@@ -101,12 +101,11 @@ SPECULATION: Rows = [
     ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
 ]  # fmt: skip
 NGRAMS: Rows = [
-    ({"shortest": 0}, ValueError, "shortest must be at least 1, got 0"),
-    ({"longest": 1, "shortest": 2}, ValueError, "longest must be at least 2, got 1"),
+    ({"min_ngram": 0}, ValueError, "min_ngram must be at least 1, got 0"),
+    ({"max_ngram": 1, "min_ngram": 2}, ValueError, "max_ngram must be at least 2, got 1"),
 ]
 ADAPTIVE: Rows = [
-    ({"largest": 0}, ValueError, "largest must be at least 1, got 0"),
-    ({"cost": -0.1}, ValueError, "cost must be a finite number of at least 0"),
+    ({"max_gamma": 0}, ValueError, "max_gamma must be at least 1, got 0"),
 ]
 MEMORIES: Rows = [
     ({"memory": MEMORY.long()}, TypeError, "memory must be a tensor of floats, got a tensor of torch.int64"),

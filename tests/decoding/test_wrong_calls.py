@@ -21,7 +21,7 @@ from ascend_sample.decoding import (
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.models.transformer_decoder import Decoder, DecoderConfig
 from ascend_sample.decoding.request import check_request
-from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.decoding.speculation.drafters import Draft
 from tests.decoding.every_strategy import EACH, GREEDY, PROCESSED, STRATEGIES
 from tests.decoding.table_models import UNCALLED, WithoutCache, random_table, table_model, tiny_model
 from tests.decoding.tiny_transformers import step_model, tiny_transformer

@@ -46,7 +46,7 @@ def test_integers_that_python_does_not_print_or_no_tensor_holds_are_refused_as_o
         (lambda: beams(num_beams=HUGE), "beam_search: num_beams must be "),
         (lambda: beams(length_penalty=HUGE), "beam_search: length_penalty must be "),
         (lambda: _errors.check_number("f", "x", -HUGE, low=0.0), "f: x must be a finite number "),
-        (lambda: decoding.AdaptiveGamma(HUGE), "AdaptiveGamma: largest must be "),
+        (lambda: decoding.AdaptiveGamma(HUGE), "AdaptiveGamma: max_gamma must be "),
     ):
         with pytest.raises(ValueError, match=f"^{message}.*, got an int of 16610 bits"):
             call()

@@ -10,13 +10,13 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._errors import check_number, is_integer, refuse
-from ascend_sample.decoding.beams.in_beam import search_in_beam
-from ascend_sample.decoding.beams.pool import EarlyStopping, FinishedPool, check_early_stopping, search_with_pool
-from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose
+from ascend_sample.decoding.beams.endings import EarlyStopping, FinishedPool, KeptBeams, check_early_stopping
+from ascend_sample.decoding.beams.run import BeamRun, check_beams, choose
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import ENCODER_MASK, StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.request import GenerationOptions, check_request
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def beam_search(
     early_stopping: EarlyStopping = False,
     softmax_smoothing: float = 1.0,
     eos_penalty: float = 1.0,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Keeps the num_beams best continuations of each prompt, step by step.
 
@@ -64,7 +64,7 @@ def beam_search(
         softmax_smoothing: a float32 above 0 that divides the logits.
         eos_penalty: in (0, 1], what the probabilities of stop tokens are multiplied by: its logarithm is added, after
             the processors, to their log-probabilities. The smaller, the longer are the sequences.
-        **common: see `CommonOptions`.
+        **common: see `GenerationOptions`.
 
     Returns:
         Rows of a prompt follow one another, the best first. Where there are fewer hypotheses than were asked for, rows
@@ -104,13 +104,10 @@ def beam_search(
     check_number(name, "eos_penalty", eos_penalty, low=0.0, high=1.0, above=True)
     run = BeamRun(model, request, num_beams, softmax_smoothing, eos_penalty)
     if finished == "in_beam":
-        return search_in_beam(run, num_return_sequences, length_penalty)
-
-    def pick(step: int, scores: Tensor, count: int) -> Candidates:
-        return choose(scores, *run.best_of_each_beam(count), count)
-
-    pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
-    return search_with_pool(run, pool, num_return_sequences, pick)
+        kept = KeptBeams(run, num_return_sequences, length_penalty)
+        return search_beams(run, kept, lambda scores, _: choose(scores, *kept.best_of_each_beam(), kept.count))
+    pool = FinishedPool(run, num_return_sequences, length_penalty, early_stopping)
+    return search_beams(run, pool, lambda scores, _: choose(scores, *run.best_of_each_beam(pool.count), pool.count))
 
 
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:

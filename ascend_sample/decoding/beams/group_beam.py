@@ -9,23 +9,14 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._errors import check_integer, check_number, refuse
-from ascend_sample.decoding.beams.pool import (
-    EarlyStopping,
-    FinishedPool,
-    among_best,
-    best_hypotheses,
-    candidates_of,
-    check_early_stopping,
-    finish_from_pool,
-    going_on,
-)
-from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, exists, first_beams_alone
+from ascend_sample.decoding.beams.endings import EarlyStopping, FinishedPool, check_early_stopping
+from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, exists
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.reading import SeldomTrue
-from ascend_sample.decoding.request import CommonOptions, check_request
-from ascend_sample.decoding.steps import steps_of
+from ascend_sample.decoding.request import GenerationOptions, check_request
 from ascend_sample.sampling.draws.best_tokens import all_log_probs, best_entries
 
 
@@ -41,7 +32,7 @@ def group_beam_search(
     num_return_sequences: int = 1,
     length_penalty: float = 1.0,
     early_stopping: EarlyStopping = False,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Searches with num_beam_groups groups of beams for each prompt, one group after the other in each step.
 
@@ -64,7 +55,7 @@ def group_beam_search(
         num_return_sequences: how many are returned of each prompt, the best of all groups; at most num_beams.
         length_penalty: the exponent of the length that sums of log-probabilities are divided by, see `beam_search`.
         early_stopping: when a group with enough ended hypotheses is done, see `beam_search`.
-        **common: see `CommonOptions`. Processors are called for each group, with its rows.
+        **common: see `GenerationOptions`. Processors are called for each group, with its rows.
 
     Returns:
         What `beam_search` returns. Groups may have found the same sequence with different scores.
@@ -104,70 +95,58 @@ def group_beam_search(
     check_early_stopping(name, early_stopping)
 
     run = BeamRun(model, request, num_beams)
-    size = num_beams // num_beam_groups
-    count = candidates_of(size, request)
-    pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
-    done_there = SeldomTrue(request.device)
-    scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
-    nothing = request.input_ids.new_full((), run.vocab_size)
-    for step in steps_of(run.request):
-        length = step + 1
-        are_done = torch.stack([pool.done for pool in pools], dim=1)
-        had_ended = done_there.there(are_done)
-        log_probs = all_log_probs(run.logits, 1.0)
-        run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
-        log_probs = log_probs.unflatten(0, (request.batch_size, num_beam_groups, size))
-        steps: list[Candidates] = []
-        stops: list[Tensor] = []
-        chosen: list[Candidates] = []
-        seen = request.input_ids[:, :0]
-        for group in range(num_beam_groups):
-            own = log_probs[:, group]
-            if group > 0:
-                own = hamming_diversity(own, seen, diversity_penalty)
-            if run.sequences is not None:
-                texts = run.sequences.unflatten(0, log_probs.shape[:3])[:, group].flatten(0, 1)
-                own = run.process(own.flatten(0, 1), texts).view(own.shape)
-            if request.needs_scores:
-                log_probs[:, group] = own
-            candidates = _choose(scores[group], own, count, run.lanes)
-            # Beams are counted within their prompt, not their group.
-            candidates = candidates._replace(beams=candidates.beams + group * size)
-            is_stopped = run.is_stopped(candidates)
-            running = going_on(candidates, is_stopped, size)
-            scores[group] = running.scores
-            steps.append(candidates)
-            stops += [] if is_stopped is None else [is_stopped]
-            chosen.append(running)
-            if group + 1 < num_beam_groups:
-                told = torch.where(exists(running.scores), running.tokens, nothing)  # which no beam has chosen
-                if had_ended is not None:
-                    told = told.masked_fill(had_ended[:, group, None], request.pad_token_id)
-                seen = torch.cat((seen, told), dim=1)
-        if stops or length >= run.shortest:
-            read = run.read_if_asked(*(value for candidates in steps for value in candidates), *stops)
-            for group, pool in enumerate(pools):
-                candidates = Candidates(*read[3 * group : 3 * group + 3])
-                is_stopped = read[3 * num_beam_groups + group] if stops else None
-                _take_step(pool, candidates, is_stopped, size, length)
-        merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
-        run.record(merged.beams, merged.tokens)
-        done = torch.stack([pool.done for pool in pools], dim=1).all(dim=1)
-        if run.is_over(length, done):
-            break
-        run.advance(done)
-    return finish_from_pool(run, best_hypotheses([pool.hypotheses for pool in pools], num_return_sequences))
+    pool = FinishedPool(run, num_return_sequences, length_penalty, early_stopping, num_beam_groups, takes_beams=True)
+    return search_beams(run, pool, _Groups(run, pool, num_beam_groups, diversity_penalty).pick, num_beam_groups)
 
 
-def _take_step(pool: FinishedPool, candidates: Candidates, is_stopped: Tensor | None, size: int, length: int) -> None:
-    """Lets a group's pool take of its candidates what is stopped, and at the end what goes on."""
-    if is_stopped is not None:
-        pool.add(candidates, is_stopped & among_best(candidates, size), length)
-    pool.update_done(candidates.scores[:, 0], length)
-    running = going_on(candidates, is_stopped, size)
-    at_the_end = (length >= pool.max_new_tokens)[:, None]
-    pool.add(running, at_the_end.expand_as(running.scores), length)
-    pool.close(length)
+class _Groups:
+    """Chooses the continuations of one group after the other.
+
+    Args:
+        run: the search.
+        pool: the pools of the groups.
+        count: how many groups there are.
+        diversity_penalty: what is subtracted for each earlier choice of a token.
+    """
+
+    def __init__(self, run: BeamRun, pool: FinishedPool, count: int, diversity_penalty: float) -> None:
+        self._run, self._pool, self._diversity_penalty = run, pool, diversity_penalty
+        self._shape = (run.request.batch_size, count, run.num_beams // count)
+        self._done_device = SeldomTrue(run.request.device)
+        self._no_token = run.request.input_ids.new_full((), run.vocab_size)
+
+    def pick(self, scores: Tensor, beams: list[Candidates]) -> Candidates:
+        """Returns the best continuations of the group after those that have chosen their beams in this step."""
+        run, request, group = self._run, self._run.request, len(beams)
+        if group == 0:
+            log_probs = all_log_probs(run.logits, 1.0)
+            run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
+            self._log_probs = log_probs.unflatten(0, self._shape)
+            self._had_ended = self._done_device.there(self._pool.done)
+            self._chosen = request.input_ids[:, :0]
+        own = self._log_probs[:, group]
+        if group > 0:
+            self._note(beams[-1], group - 1)
+            own = hamming_diversity(own, self._chosen, self._diversity_penalty)
+        if run.sequences is not None:
+            texts = run.sequences.unflatten(0, self._shape)[:, group].flatten(0, 1)
+            own = run.process(own.flatten(0, 1), texts).view(own.shape)
+        if request.needs_scores:
+            self._log_probs[:, group] = own
+        each = min(self._pool.count, run.vocab_size)
+        values, tokens = (
+            found.view(*own.shape[:2], each) for found in best_entries(own.flatten(0, 1), each, run.lanes)
+        )
+        candidates = choose(scores, values, tokens, self._pool.count)
+        # Beams are counted within their prompt, not their group.
+        return candidates._replace(beams=candidates.beams + group * self._shape[2])
+
+    def _note(self, beams: Candidates, group: int) -> None:
+        """Notes the tokens of a group's beams, which the groups after it avoid."""
+        tokens = torch.where(exists(beams.scores), beams.tokens, self._no_token)
+        if self._had_ended is not None:
+            tokens = tokens.masked_fill(self._had_ended[:, group, None], self._run.request.pad_token_id)
+        self._chosen = torch.cat((self._chosen, tokens), dim=1)
 
 
 def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penalty: float) -> Tensor:
@@ -194,11 +173,3 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
     of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device, dtype=torch.float32)
     of_tokens.scatter_add_(1, known, penalties)
     return log_probs - of_tokens[:, None]
-
-
-def _choose(scores: Tensor, log_probs: Tensor, count: int, lanes: Tensor | None) -> Candidates:
-    """Returns the best continuations of a group, from float32 [batch, size] and [batch, size, vocab_size]."""
-    each = min(count, log_probs.shape[2])
-    values, tokens = best_entries(log_probs.flatten(0, 1), each, lanes)
-    shape = (*log_probs.shape[:2], each)
-    return choose(scores, values.view(shape), tokens.view(shape), count)

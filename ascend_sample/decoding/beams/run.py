@@ -160,14 +160,6 @@ class BeamRun:
         if self.request.needs_scores:
             self.step_scores = [*self.step_scores, scores] if self.request.return_scores else [scores]
 
-    def has_ended(self, candidates: Candidates, length: int) -> Tensor | None:
-        """Tells which candidates of length tokens are stopped or as long as they may be, as `is_stopped` does."""
-        stopped = self.is_stopped(candidates)
-        if length < self.shortest:
-            return stopped
-        at_the_end = length >= self.request.max_new_tokens[:, None]
-        return at_the_end.expand_as(candidates.tokens) if stopped is None else stopped | at_the_end
-
     def is_stopped(self, candidates: Candidates) -> Tensor | None:
         """Tells which candidates end with a stop token or meet a stopping criterion, bool [batch, count].
 

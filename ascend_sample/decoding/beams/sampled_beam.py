@@ -9,12 +9,13 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._errors import refuse
-from ascend_sample.decoding.beams.pool import EarlyStopping, FinishedPool, check_early_stopping, search_with_pool
+from ascend_sample.decoding.beams.endings import EarlyStopping, FinishedPool, check_early_stopping
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, at_least_nothing, check_beams
+from ascend_sample.decoding.beams.search import search_beams
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.request import GenerationOptions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams
 from ascend_sample.sampling.draws.best_tokens import best_entries
@@ -35,7 +36,7 @@ def beam_sample(
     length_penalty: float = 1.0,
     early_stopping: EarlyStopping = False,
     generator: torch.Generator | None = None,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Searches with beams and a pool, where each step draws its continuations without replacement.
 
@@ -60,7 +61,7 @@ def beam_sample(
         length_penalty: the exponent of the length that sums are divided by, see `beam_search`.
         early_stopping: when a prompt with num_beams ended hypotheses is done, see `beam_search`.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        **common: see `CommonOptions`.
+        **common: see `GenerationOptions`.
 
     Returns:
         What `beam_search` returns.
@@ -95,15 +96,17 @@ def beam_sample(
     batch.extend(rows)
     warp = _warper(batch, num_beams)
     seeds, first_positions = batch.seed.clone(), request.prompt_lengths()
-    seeds_here, first_here = batch.host.seed.copy(), first_positions.cpu().numpy()
+    seeds_cpu, first_cpu = batch.host.seed.copy(), first_positions.cpu().numpy()
 
-    def pick(step: int, scores: Tensor, count: int) -> Candidates:
+    pool = FinishedPool(run, num_return_sequences, length_penalty, early_stopping)
+
+    def pick(scores: Tensor, beams: list[Candidates]) -> Candidates:
+        step = len(run.step_tokens)
         log_probs = warp(run.log_probs()).view(request.batch_size, num_beams, run.vocab_size)
-        keys = DrawKeys(seeds_here, first_here + step)
-        return draw(scores, log_probs, seeds, first_positions + step, count, keys, run.lanes)
+        keys = DrawKeys(seeds_cpu, first_cpu + step)
+        return draw(scores, log_probs, seeds, first_positions + step, pool.count, keys, run.lanes)
 
-    pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
-    return search_with_pool(run, pool, num_return_sequences, pick)
+    return search_beams(run, pool, pick)
 
 
 def draw(

@@ -68,8 +68,7 @@ class _TransformersModel(ABC):
         self.position_source = PositionSource.ARGUMENT if is_told else self._own_position_source()
         self.max_positions = most_positions(model)
         config: Any = model.config
-        self.vocab_size: int = config.get_text_config(decoder=True).vocab_size
-        self.num_embeddings = self.vocab_size
+        self.num_embeddings: int = config.get_text_config(decoder=True).vocab_size
 
     @property
     def generation_config(self) -> GenerationConfig | None:
@@ -110,13 +109,8 @@ class _TransformersModel(ABC):
         past: Cache,
         encoder_states: Tensor | None = None,
         encoder_mask: Tensor | None = None,
-        kept: int | None = None,
     ) -> StepOutput:
-        """Aligns the prompts at the right, cuts the columns that all of them leave empty, and processes them.
-
-        Returns:
-            Logits after the last token, [batch, vocab_size], or after the last kept tokens, [batch, kept, vocab_size].
-        """
+        """Aligns the prompts at the right, cuts the columns that all of them leave empty, and processes them."""
         batch_size, given_width = input_ids.shape
         mask = mask_of(input_ids, attention_mask)
         lengths = mask.sum(dim=1)
@@ -127,14 +121,13 @@ class _TransformersModel(ABC):
         live = live_columns(lengths, width)
         positions = (torch.arange(width, device=input_ids.device) - (width - lengths)[:, None]).clamp_min(0)
         tokens = input_ids.gather(1, to_the_right).where(live, 0)  # a masked id may be none of the vocabulary
-        output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=kept or 1)
+        output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=1)
         hidden_states = self._last_hidden_states(output)
         if hidden_states is not None:
             places = to_the_right[:, :, None].expand(-1, -1, hidden_states.shape[2])
             everywhere = hidden_states.new_zeros(batch_size, given_width, hidden_states.shape[2])
             hidden_states = everywhere.scatter(1, places, hidden_states)
-        logits = output.logits[:, -1] if kept is None else output.logits[:, -kept:]
-        return StepOutput(logits, replace(cache, past=getattr(output, self._cache_name)), hidden_states)
+        return StepOutput(output.logits[:, -1], replace(cache, past=getattr(output, self._cache_name)), hidden_states)
 
     @torch.no_grad()
     def _forward(
@@ -215,12 +208,6 @@ class CausalModel(_TransformersModel):
         if encoder:
             refuse(self.name, "encoder", "be empty", sorted(encoder), "A causal model has none.", TypeError)
         return self._prefill(input_ids, attention_mask, DynamicCache())
-
-    def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
-        """See `DraftReader.prefill_with_drafts`."""
-        tokens = torch.cat((input_ids, drafts), dim=1)
-        mask = torch.nn.functional.pad(attention_mask.bool(), (0, drafts.shape[1]), value=True)
-        return self._prefill(tokens, mask, DynamicCache(), kept=1 + drafts.shape[1])
 
     def _check_kind(self, model: Any) -> None:
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):

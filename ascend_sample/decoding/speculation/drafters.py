@@ -10,19 +10,38 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer, refuse, refuse_result
 from ascend_sample.decoding.checks import has_methods, name_of
-from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
-from ascend_sample.decoding.speculation.acceptance import Draft
-from ascend_sample.decoding.speculation.round_noise import RoundNoise
-from ascend_sample.sampling import Purpose
 from ascend_sample.sampling.drafts.arguments import Rule
 from ascend_sample.sampling.drafts.judging import noise_position
 
 
+class Draft(NamedTuple):
+    """Holds what a drafter proposes.
+
+    Attributes:
+        tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them.
+            Under the rule match others are not accepted. Under the other rules they are refused on a CPU; on a device,
+            where a round would have to wait for an answer, they end the drafts of their row.
+        counts: int64 [batch], how many of them each row proposes, 0 to count.
+        probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
+            tokens are not drawn: each then counts as drawn from a distribution that has nothing else.
+        passes: how many forward passes it took.
+    """
+
+    tokens: Tensor
+    counts: Tensor
+    probabilities: Tensor | None = None
+    passes: int = 0
+
+
 class Round(NamedTuple):
     """Tells a drafter about the texts and what is wanted.
+
+    In each round but the first a row got, since the last one, the accepted draft tokens and one more; in the first it
+    got one since the prompt.
 
     Attributes:
         tokens: int64 [batch, capacity], prompts without padding and what was generated, from the left; what follows a
@@ -31,23 +50,22 @@ class Round(NamedTuple):
         wanted: int64 [batch], the most tokens that each row may propose, up to size; a model must not see places
             beyond lengths + wanted.
         size: the largest of wanted, or more.
-        unseen: how many tokens a row got, at most, since the round of the last call was over (since the prompt, at
-            first). In that round it got the accepted draft tokens and one more.
         is_ragged: False only if every row wants size tokens.
         sampling: how the target is sampled: whoever draws from the same filters proposes what the target can draw.
-        noise: what the host knows of lengths and wanted, and what it makes of it; None: they are known there alone.
         rule: by which drafts are judged.
+        lengths_cpu: lengths on the CPU. None: they are there.
+        wanted_cpu: likewise.
     """
 
     tokens: Tensor
     lengths: Tensor
     wanted: Tensor
     size: int
-    unseen: int
     is_ragged: bool
     sampling: RowSampling
-    noise: RoundNoise | None = None
     rule: Rule = "standard"
+    lengths_cpu: Tensor | None = None
+    wanted_cpu: Tensor | None = None
 
     def first_read(self, lengths: Tensor, wanted: Tensor, known: int) -> Tensor:
         """Returns from where on a model reads so many tokens of each row, int64 [batch], on the device of lengths.
@@ -57,11 +75,18 @@ class Round(NamedTuple):
         start = lengths - known
         return (start - (self.size - wanted) if self.is_ragged else start).clamp(min=0)
 
-    def noise_position(self, position: Tensor, lengths: Tensor) -> Tensor:
-        """Returns the positions whose noise draws tokens at these; lengths are those of the texts, on their device."""
+    def noise_positions(self, known: int) -> Tensor:
+        """Returns the positions whose noise draws what a model drafts that reads so many tokens of each row first.
+
+        Returns:
+            int64 [size, batch] on the CPU.
+        """
+        lengths = self.lengths if self.lengths_cpu is None else self.lengths_cpu
+        wanted = self.wanted if self.wanted_cpu is None else self.wanted_cpu
+        positions = self.first_read(lengths, wanted, known) + known + torch.arange(self.size, device="cpu")[:, None]
         if self.rule != "block":
-            return position
-        number = (position - lengths).clamp(min=0)  # before lengths nothing is drawn
+            return positions
+        number = (positions - lengths).clamp(min=0)  # before lengths nothing is drawn
         of_noise: Tensor = noise_position(self.rule, lengths, number)
         return of_noise
 
@@ -76,7 +101,7 @@ class Drafter(Protocol):
 
     Whatever it proposes, results are exact as long as `Draft.probabilities` are what the tokens were drawn from, by
     noise that nothing else uses (`Purpose.DRAFT`): under the rule block no earlier round either, which
-    `Round.noise_position` sees to. Good proposals make it fast, nothing more.
+    `Round.noise_positions` sees to. Good proposals make it fast, nothing more.
 
     Source: docs/decoding.md, section "Drafters".
     """
@@ -95,7 +120,7 @@ class ModelDraftState(NamedTuple):
 
     Attributes:
         cache: the cache of its model.
-        missing: how many of the last tokens of a text the cache may lack, or have wrong.
+        missing: how many of the last tokens of a text the cache lacks, or may have wrong.
         vocab_size: how many tokens its model knows.
     """
 
@@ -119,7 +144,7 @@ class ModelDrafter:
         >>> drafter = ModelDrafter(model)
         >>> state = drafter.start(prompt[:, :1], torch.ones(1, 1, dtype=torch.bool), {})
         >>> sampling = RowSampling([SamplingParams(seed=1)], 5, prompt.device)
-        >>> texts = Round(prompt, torch.tensor([2]), torch.tensor([3]), 3, 1, False, sampling)
+        >>> texts = Round(prompt, torch.tensor([2]), torch.tensor([3]), 3, False, sampling)
         >>> drafter.draft(state, texts)[0].tokens
         tensor([[3, 4, 0]])
     """
@@ -135,40 +160,27 @@ class ModelDrafter:
         given = encoder if self.uses_encoder else {}
         output = self.model.prefill(input_ids, attention_mask, **given)
         output = checked("ModelDrafter", self.model, output, len(input_ids), read=input_ids.shape[1])
-        return ModelDraftState(output.cache, 0, output.logits.shape[1])
+        return ModelDraftState(output.cache, 1, output.logits.shape[1])
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
         """See `Drafter.draft`. Each token takes a pass; the first one also reads what is new in the texts."""
-        # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
-        known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
+        known, count, sampling = state.missing, texts.size, texts.sampling
         first = texts.first_read(texts.lengths, texts.wanted, known)
         cache = self.model.rollback(state.cache, first)
         given = texts.tokens.gather(1, first[:, None] + sampling.places.first(known))
-        noise = None
-        if texts.noise is not None:
-            here = texts.noise.lengths[:, None]
-            begin = texts.first_read(texts.noise.lengths, texts.noise.wanted, known) + known
-            positions = texts.noise_position(begin[:, None] + torch.arange(count, device="cpu"), here)
-            noise = texts.noise.of_drafts(positions, state.vocab_size)
-        needs_position = texts.is_ragged or (noise is None and not sampling.is_greedy)  # else nobody looks at it
-        position = first + known if needs_position else first
+        noise = None if sampling.is_greedy else sampling.draft_noise(texts.noise_positions(known))
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for step in range(count):
-            if step and needs_position:
-                position = position + 1
             output = decoded("ModelDrafter", self.model, given, cache, state.vocab_size)
             logits, cache, _ = entered(output)
-            if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
-                token = sampling.draw(logits[:, -1], position)
+            if noise is None:  # nothing is drawn, so there is nothing to judge by
+                token = sampling.greedy.of(logits[:, -1])
             else:
                 probabilities.append(sampling.probabilities(logits[:, -1]))
-                if noise is None:
-                    of_noise = texts.noise_position(position, texts.lengths)
-                    token = draw_from(probabilities[-1], sampling.seed, of_noise, Purpose.DRAFT)
-                else:
-                    token = raced(probabilities[-1], noise[step])
+                token = (probabilities[-1] / noise[step]).argmax(dim=1)
             if texts.is_ragged:
+                position = first + (known + step)
                 old = texts.tokens.gather(1, position.clamp(max=texts.tokens.shape[1] - 1)[:, None]).squeeze(1)
                 token = torch.where(position < texts.lengths, old, token)
             tokens.append(token)
@@ -191,25 +203,25 @@ class NGramDrafter:
     text, it is repeated, as a text is that has begun to repeat itself.
 
     Args:
-        longest: how many tokens are looked for at first.
-        shortest: how many must match at least; below that, a row has no draft.
+        max_ngram: How many tokens are looked for at first.
+        min_ngram: How many must match at least; below that, a row has no draft.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
         >>> text = torch.tensor([[7, 1, 2, 3, 4, 1, 2]])
         >>> sampling = RowSampling([SamplingParams()], 8, text.device)
-        >>> texts = Round(text, torch.tensor([7]), torch.tensor([6]), 6, 1, False, sampling)
+        >>> texts = Round(text, torch.tensor([7]), torch.tensor([6]), 6, False, sampling)
         >>> drafter = NGramDrafter()
         >>> state = drafter.start(text, torch.ones(1, 7, dtype=torch.bool), {})
         >>> drafter.draft(state, texts)[0].tokens
         tensor([[3, 4, 1, 2, 3, 4]])
     """
 
-    def __init__(self, longest: int = 3, shortest: int = 1) -> None:
-        check_integer("NGramDrafter", "shortest", shortest, low=1)
-        check_integer("NGramDrafter", "longest", longest, low=int(shortest))
-        self.longest = int(longest)
-        self.shortest = int(shortest)
+    def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
+        check_integer("NGramDrafter", "min_ngram", min_ngram, low=1)
+        check_integer("NGramDrafter", "max_ngram", max_ngram, low=int(min_ngram))
+        self.max_ngram = int(max_ngram)
+        self.min_ngram = int(min_ngram)
 
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> NGramDraftState:
         """Keeps nothing of the prompts but their largest id, because a round brings the texts."""
@@ -219,13 +231,13 @@ class NGramDrafter:
         """See `Drafter.draft`. A few operators find all matches of all sizes."""
         tokens, lengths, places = texts.tokens, texts.lengths, texts.sampling.places
         capacity, ranks = tokens.shape[1], state.ranks
-        longest = max(1, min(self.longest, capacity - 1))
+        max_ngram = max(1, min(self.max_ngram, capacity - 1))
         if ranks is None or ranks.capacity != capacity:
-            ranks = _Ranks.of(capacity, longest, min(self.shortest, longest + 1), tokens.device)
-        padded = torch.nn.functional.pad(tokens, (longest, 0), value=_NO_TOKEN)
-        last = padded.gather(1, lengths[:, None] + places.first(longest))
+            ranks = _Ranks.of(capacity, max_ngram, min(self.min_ngram, max_ngram + 1), tokens.device)
+        padded = torch.nn.functional.pad(tokens, (max_ngram, 0), value=_NO_TOKEN)
+        last = padded.gather(1, lengths[:, None] + places.first(max_ngram))
         # What is before each place, as many tokens; before the text there are some that no last token is.
-        is_same = padded.unfold(1, longest, 1)[:, :capacity] == last[:, None]
+        is_same = padded.unfold(1, max_ngram, 1)[:, :capacity] == last[:, None]
         found = torch.where(is_same, ranks.of_same, ranks.of_other).amin(dim=2)
         found.masked_fill_(places.first(capacity) >= lengths[:, None], ranks.least)
         follows = found.amax(dim=1).remainder(capacity)
@@ -238,14 +250,14 @@ class NGramDrafter:
 
 
 class _Ranks(NamedTuple):
-    """What places of a text are worth as those where a match ends: the longest match, and of these the latest.
+    """What places of a text are worth as those where a match ends: the max_ngram match, and of these the latest.
 
     A place p is worth p - capacity * missing, if so many of the last tokens are not before it.
 
     Attributes:
         capacity: how many places there are.
         of_same: int64 [capacity, 1], where all are.
-        of_other: int64 [capacity, longest], where the last one that is not is the first, the second, ... of them.
+        of_other: int64 [capacity, max_ngram], where the last one that is not is the first, the second, ... of them.
         least: the worth of no match; so much is place 0.
     """
 
@@ -255,11 +267,11 @@ class _Ranks(NamedTuple):
     least: int
 
     @classmethod
-    def of(cls, capacity: int, longest: int, shortest: int, device: torch.device) -> _Ranks:
+    def of(cls, capacity: int, max_ngram: int, min_ngram: int, device: torch.device) -> _Ranks:
         """Makes them, once for a batch of texts."""
         places = torch.arange(capacity, device=device)[:, None]
-        of_other = places - capacity * torch.arange(1, longest + 1, device=device)
-        least = -capacity * (longest - shortest)
+        of_other = places - capacity * torch.arange(1, max_ngram + 1, device=device)
+        least = -capacity * (max_ngram - min_ngram)
         of_other[0] = least
         return cls(capacity, places, of_other, least)
 

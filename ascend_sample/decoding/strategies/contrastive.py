@@ -13,7 +13,7 @@ from ascend_sample._errors import check_integer, check_number, refuse
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
+from ascend_sample.decoding.request import GenerationOptions, Request, check_positions, check_request
 from ascend_sample.decoding.steps import prefilled, steps_of
 from ascend_sample.decoding.strategies.loop import Choice, Texts
 from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
@@ -27,7 +27,7 @@ def contrastive_search(
     max_new_tokens: int | Sequence[int] | Tensor,
     top_k: int = 4,
     penalty_alpha: float = 0.6,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Appends, of the top_k most probable tokens v, the one with the largest
 
@@ -45,7 +45,7 @@ def contrastive_search(
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
         top_k: how many candidates there are, at most as many as the vocabulary has; 1 is greedy search.
         penalty_alpha: from 0, the most probable token, to 1, the one least like what was before.
-        **common: see `CommonOptions`.
+        **common: see `GenerationOptions`.
 
     Returns:
         One row a prompt. Its score is the sum of its tokens' log-probabilities, in a softmax of the logits after

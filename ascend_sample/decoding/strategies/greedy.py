@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.distributions import GreedyTokens
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.request import GenerationOptions, check_request
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
-from ascend_sample.sampling import SamplingParams
-
-GREEDY: Final = SamplingParams(temperature=0, seed=0)
-"""The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
 
 
 @torch.no_grad()
@@ -27,7 +22,7 @@ def greedy_search(
     input_ids: Tensor,
     *,
     max_new_tokens: int | Sequence[int] | Tensor,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Appends the token with the largest logit at every step, the lowest id among equals.
 
@@ -35,7 +30,7 @@ def greedy_search(
         model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
-        **common: see `CommonOptions`.
+        **common: see `GenerationOptions`.
 
     Returns:
         One row a prompt. Its score is the sum of its tokens' log-probabilities, in a softmax of the logits after
@@ -56,12 +51,10 @@ def greedy_search(
     """
     request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
     texts, start = Texts(request), prefilled(model, request)
-    # It takes the lowest id among equals, NaN as -inf, and 16-bit logits as they are.
-    sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
-    position = torch.zeros_like(sampling.seed)  # no noise is made, so it does not matter
+    greedy = GreedyTokens(start.logits.shape[1])
 
     def choose(logits: Tensor) -> Choice:
         scores = texts.processed(logits) if request.logits_processor or request.needs_scores else logits
-        return Choice(sampling.draw(scores, position), scores, scores)
+        return Choice(greedy.of(scores), scores, scores)
 
     return append_tokens(model, start, texts, choose)

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
+from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel, StepOutput, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.reading import read_together
+from ascend_sample.decoding.reading import read_log_probs, read_together
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, steps_of, warn_of_impossible
 from ascend_sample.decoding.streaming import Listening
@@ -67,7 +67,7 @@ class Texts:
         self._log_probs = torch.zeros(rows, dtype=torch.float32, device="cpu")
         self.is_done = torch.zeros(rows, dtype=torch.bool, device="cpu")
         self._done_count = 0
-        self._is_done_there: Tensor | None = None  # None: no row is
+        self._is_done_device: Tensor | None = None  # None: no row is
         self.stand_in: Tensor | None = None
         self._listening = Listening(
             request.strategy, request.on_tokens, prompts, request.attention_mask.repeat_interleave(copies, dim=0)
@@ -84,8 +84,8 @@ class Texts:
         """Appends its token to each row that is not done, and notes which rows are done with it."""
         request, was_done = self.request, self.is_done
         found = tokens = choice.tokens
-        if self._is_done_there is not None:
-            tokens = tokens.masked_fill(self._is_done_there, request.pad_token_id)
+        if self._is_done_device is not None:
+            tokens = tokens.masked_fill(self._is_done_device, request.pad_token_id)
         if self._ids is not None:
             self._ids[:, self._prompt_width + len(self._tokens)] = tokens
         self._tokens.append(tokens)
@@ -99,7 +99,8 @@ class Texts:
             found, is_ended = self._read(choice, tokens)
             is_done |= is_ended
         else:
-            self._unread_log_probs.append(_log_probs_of(choice))
+            known = choice.log_probs
+            self._unread_log_probs.append(log_probs_of(choice.logits, choice.tokens) if known is None else known)
         self.is_done = is_done
         if request.on_tokens is not None:
             self._tell(found.cpu() if self._listening.has_streamers else tokens, was_done)
@@ -113,7 +114,7 @@ class Texts:
             first_to_go_on = self.is_done.to(torch.int8).argmin()
             stand_in = torch.where(self.is_done, first_to_go_on, rows)
             there = to_device(torch.stack((stand_in, self.is_done.long())).numpy(), self.request.device)
-            self.stand_in, self._is_done_there = there[0], there[1].bool()
+            self.stand_in, self._is_done_device = there[0], there[1].bool()
         self._done_count = done_count
         return done_count == len(self.is_done)
 
@@ -144,17 +145,15 @@ class Texts:
 
     def _read(self, choice: Choice, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Reads a step and adds it to the scores; returns its tokens and which rows it ends, bool [rows]."""
-        log_probs = choice.log_probs
-        if log_probs is None:
-            log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(choice.logits, choice.tokens)
         met: list[Tensor] = []
         if self._ids is not None:
             ids, scores = self._ids_so_far(self._ids), tuple(self._scores) or (choice.scores,)
             criteria = self.request.stopping_criteria
             met = [meets(self.request, one, ids, scores).expand_as(tokens) for one in criteria]
-        found, log_probs, *met = read_together(tokens, log_probs, *met)
-        if log_probs.isnan().any():
-            log_probs = log_probs_of(choice.logits, choice.tokens).cpu()
+        if choice.log_probs is None:
+            log_probs, found, *met = read_log_probs(choice.logits, choice.tokens, tokens, *met)
+        else:
+            log_probs, found, *met = read_together(choice.log_probs, tokens, *met)
         self._score(log_probs, self.is_done)
         is_ended = self.request.is_eos(found)
         for one in met:
@@ -169,21 +168,16 @@ class Texts:
         """Tells whoever listens what a step has appended: streamers what is on the host, a function what is not."""
         if self._listening.has_streamers:
             counts = ~was_done
-        elif self._is_done_there is None:
+        elif self._is_done_device is None:
             counts = torch.ones_like(tokens)
         else:
-            counts = ~self._is_done_there
+            counts = ~self._is_done_device
         self._listening.tell(tokens[:, None], counts.to(torch.int64), self.is_done)
 
 
 def _stacked(steps: list[Tensor]) -> Tensor:
     """Brings what there is of each step to the host: [steps, rows]."""
     return torch.stack(steps).cpu() if steps else torch.empty(0, dtype=torch.float32, device="cpu")
-
-
-def _log_probs_of(choice: Choice) -> Tensor:
-    """Returns the tokens' log-probabilities, float32 [rows]."""
-    return log_probs_of(choice.logits, choice.tokens) if choice.log_probs is None else choice.log_probs
 
 
 def append_tokens(

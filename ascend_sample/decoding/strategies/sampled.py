@@ -14,7 +14,7 @@ from ascend_sample._errors import check_integer
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, Request, check_request
+from ascend_sample.decoding.request import GenerationOptions, Request, check_request
 from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
@@ -36,7 +36,7 @@ def sample(
     max_new_tokens: int | Sequence[int] | Tensor,
     num_return_sequences: int = 1,
     generator: torch.Generator | None = None,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Draws every token from the distribution that the parameters of its prompt define.
 
@@ -54,8 +54,8 @@ def sample(
         num_return_sequences: how many independent texts each prompt gets. The first has the prompt's seed, the others
             have seeds derived from it.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        **common: see `CommonOptions`. The logits_processor come before the params. Without any, and without penalties
-            and masks, 16-bit logits are drawn from as they are, by the fused operator where it is exact.
+        **common: see `GenerationOptions`. The logits_processor come before the params. Without any, and without
+            penalties and masks, 16-bit logits are drawn from as they are, by the fused operator where it is exact.
 
     Returns:
         num_return_sequences rows a prompt, in the order in which they were drawn. A row's score is the sum of its
@@ -95,7 +95,7 @@ def sample_and_rank(
     num_return_sequences: int = 1,
     length_penalty: float = 1.0,
     generator: torch.Generator | None = None,
-    **common: Unpack[CommonOptions],
+    **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
     """Draws several texts for each prompt, and returns those that the model itself finds most probable.
 
@@ -112,7 +112,7 @@ def sample_and_rank(
         num_return_sequences: how many of them are returned, at most num_samples. Equal texts are not merged.
         length_penalty: 1 ranks by the mean log-probability, 0 by the probability of the text, which prefers short ones.
         generator: see `sample`.
-        **common: see `CommonOptions`. on_tokens is refused, because no text is sure to be returned before all are
+        **common: see `GenerationOptions`. on_tokens is refused, because no text is sure to be returned before all are
             drawn; return_scores keeps those of all that were.
 
     Returns:

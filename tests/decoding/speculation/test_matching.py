@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
-from ascend_sample.decoding.speculation.acceptance import Draft
-from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter, Round
+from ascend_sample.decoding.speculation.drafters import Draft, Drafter, ModelDrafter, NGramDrafter, Round
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams

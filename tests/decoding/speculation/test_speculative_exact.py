@@ -30,13 +30,13 @@ LONG = pytest.mark.long
 CASES: list[Any] = [
     (1, None, 1500, "standard"),
     (2, None, 1500, "standard"),
-    (3, NGramDrafter(longest=2), 1500, "standard"),
+    (3, NGramDrafter(max_ngram=2), 1500, "standard"),
     (3, None, 1500, "block"),
     pytest.param(4, None, ROWS_EACH, "standard", marks=LONG),
-    pytest.param(1, NGramDrafter(longest=2), ROWS_EACH // 2, "standard", marks=LONG),
+    pytest.param(1, NGramDrafter(max_ngram=2), ROWS_EACH // 2, "standard", marks=LONG),
     pytest.param(3, None, ROWS_EACH, "match", marks=LONG),
-    pytest.param(3, NGramDrafter(longest=2), ROWS_EACH, "block", marks=LONG),
-    pytest.param(AdaptiveGamma(4, cost=0.1), None, ROWS_EACH // 2, "standard", marks=LONG),
+    pytest.param(3, NGramDrafter(max_ngram=2), ROWS_EACH, "block", marks=LONG),
+    pytest.param(AdaptiveGamma(4), None, ROWS_EACH // 2, "standard", marks=LONG),
 ]
 
 
