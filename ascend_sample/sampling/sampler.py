@@ -20,7 +20,7 @@ from ascend_sample.sampling.step.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.step.routes import RULES
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
+from ascend_sample.sampling.vocabulary_parallel.step import SplitSteps
 
 
 def columns_of(shard: VocabularyShard | None, owner: str, vocab_size: int) -> int:

@@ -239,34 +239,6 @@ class PlaceEdits(RowEdits):
     def _penalized_rows(self) -> PenalizedRows:
         return PlacePenalties(self._table.host, self.penalties, self.columns, self._layout)
 
-    def split(self) -> dict[str, Tensor]:
-        """Returns what `native` does, with the drafts of the step: each place with penalties has a list of its own.
-
-        The lists have the ids that the request has seen and the drafts before the place, and ``penalty_codes`` what
-        `PenaltySlots.occurrences` would have of each of these.
-        """
-        arguments = self.native()
-        places = numpy.flatnonzero(self._table.host.penalty_slot != NO_SLOT)
-        if not len(places):
-            return arguments
-        assert self.padded is not None, "drafts are noted before a step"
-        occurrences = arguments.pop("occurrences")
-        slots = arguments["penalty_slot"][torch.from_numpy(places)]
-        drafts = self.padded[torch.from_numpy(self._layout.before[places])]
-        ids = torch.cat((drafts.clamp(0, self.vocab_size - 1), arguments["penalty_ids"][slots]), 1)
-        codes = occurrences[slots.unsqueeze(1), ids]
-        codes = codes + 2 * (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
-        # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
-        order = (codes == 0).to(torch.int8).sort(dim=1, stable=True).indices
-        own_slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
-        own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")
-        return arguments | {
-            "penalty_slot": own_slots,
-            "penalty_ids": ids.gather(1, order),
-            "penalty_codes": codes.gather(1, order),
-            "penalty_lengths": (codes != 0).sum(1),
-        }
-
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `RowEdits.applied_to` does, with the drafts of the step."""
         if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):

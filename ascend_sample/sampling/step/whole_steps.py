@@ -95,7 +95,7 @@ class WholeSteps:
         edited = None
         if not logits.is_cpu and (has_sets or self._reads_edited_again(plan, left, left_kept)):
             edited = batch.edited(logits, allowed)
-        ranked = self._ranked_of(plan) if blocks is None else None
+        ranked = self._ranked_of(plan) if blocks is None and batch.has_native_edits_alone else None
         options = (logits, batch, allowed, plan, purpose, (WHOLE,) if blocks is None else blocks, left or left_kept)
         drawn = self.draw(*options, kept=kept, edited=edited, ranked=ranked)
         states = None
@@ -130,7 +130,11 @@ class WholeSteps:
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
-            edits = batch.native_edits(allowed)
+            edits: dict[str, Tensor] = {}
+            if batch.has_native_edits_alone:
+                edits = batch.native_edits(allowed)
+            elif (after_edits := batch.edited(logits, allowed)) is not None:
+                logits = after_edits
             return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept, ranked=ranked)
         groups = plan.placement.groups
         is_read_again = edited is not None
