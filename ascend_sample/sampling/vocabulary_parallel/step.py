@@ -26,7 +26,7 @@ from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.output import SamplerOutput
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.agreement import RankConsistency
-from ascend_sample.sampling.vocabulary_parallel.candidates import CandidateRows, OwnPart, Rows, RowsOfVerb
+from ascend_sample.sampling.vocabulary_parallel.candidates import CandidateRows, OwnPart, Rows
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field, gather_fields
 from ascend_sample.sampling.vocabulary_parallel.segments import SegmentRows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard, gather_rows
@@ -164,8 +164,8 @@ class SplitSteps:
             is_wide = np.ones_like(is_wide)
         plan = self._plan_of(batch, logits, is_wide)
         own = self._own_parts(logits, batch, allowed, plan)
-        by_verb: list[RowsOfVerb] = [*plan.candidates, *plan.segments]
-        fields = [field for rows in (*plan.candidates, *plan.segments) for field in rows.fields(own[rows.dtype])]
+        by_verb: list[CandidateRows | SegmentRows] = [*plan.candidates, *plan.segments]
+        fields = [field for rows in by_verb for field in rows.fields(own[rows.dtype])]
         borders = self._borders_on(logits.device)
         if len(plan.gathered):
             part = plan.of_gathered(logits[:, : len(self._shard.ids)])
