@@ -73,7 +73,8 @@ EACH: dict[str, list[Arguments]] = {
     ],
     "sample_rows": [{"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))],
     "segment_winners": [
-        {"logits": _logits(), "first_id": 512, "maximum": ONES, **_only("temperature", "min_p", "seed", "position")}
+        {"logits": _logits(), "first_id": 512, "maximum": 20 * ONES, "temperature": ONES}
+        | _only("min_p", "seed", "position")
     ],
     **{name + suffix: FIRST for name in list(OPERATORS)[:1] for suffix in ("", "_composite", "_reference")},
     **{name + suffix: SECOND for name in list(OPERATORS)[1:] for suffix in ("", "_composite", "_reference")},

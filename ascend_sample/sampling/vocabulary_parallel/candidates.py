@@ -3,136 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.draws.noise import Purpose
-from ascend_sample.sampling.draws.placed_noise import DrawKeys
-from ascend_sample.sampling.draws.weights import StatusConstants, largest_of, status_of
-from ascend_sample.sampling.rows.parameters import RowStatus
-from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.serving import Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field
-
-Rows = npt.NDArray[np.int64]
-
-
-class OwnPart(NamedTuple):
-    """Logits of a rank.
-
-    Attributes:
-        ids: Their ids, without padding.
-        logits: [batch, ids], edited where the rows are; one column of -inf for a rank without ids.
-    """
-
-    ids: range
-    logits: Tensor
+from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, RowsOfVerb
 
 
-class RowsOfVerb:
-    """Some rows of a batch that the ranks decide together, with logits of one dtype.
-
-    Args:
-        name: Prefix of the names of their fields.
-        rows: The rows, ascending.
-        batch: The requests.
-        like: A tensor on the device of the logits, in the dtype of these rows.
-    """
-
-    def __init__(self, name: str, rows: Rows, batch: SamplingBatch, like: Tensor) -> None:
-        self.name, self.rows, self.dtype = name, rows, like.dtype
-        has_all = len(rows) == len(batch)
-        self._there = None if has_all else to_device(rows, like.device)
-        self.parameters = batch.row_parameters().of_rows(rows, self._there)
-        self._constants, self._lanes = StatusConstants.like(like), chunk_lanes(like.device)
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Returns these rows of a tensor of the batch."""
-        return tensor if self._there is None else tensor.index_select(0, self._there)
-
-    def keys(self, batch: SamplingBatch) -> DrawKeys:
-        """Returns the seeds and positions of these rows, on the host."""
-        return DrawKeys(batch.host.seed, batch.host.position).of_rows(self.rows)
-
-    def first_of(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the first logits of this rank in the total order, without NaN, and the largest with it.
-
-        Args:
-            logits: [rows, ids].
-            count: Number of logits.
-
-        Returns:
-            Values and ids [rows, count], -inf and 0 where there are fewer; the largest logit [rows, 1].
-        """
-        fewer = min(count, logits.shape[1])
-        if logits.is_cpu:
-            values, ids, status = torch.ops.ascend_sample.first_of_rows(logits, None, fewer)
-            largest = values[:, :1].masked_fill((status == RowStatus.NAN_SEEN).unsqueeze(1), torch.nan)
-        else:
-            largest = largest_of(logits)
-            logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-            if count == 1:
-                ids = logits.argmax(1, keepdim=True)
-                values = logits.gather(1, ids)
-            else:
-                values, ids = best_entries(logits, fewer, self._lanes)
-        if count > fewer:
-            values, ids = pad(values, (0, count - fewer), value=-torch.inf), pad(ids, (0, count - fewer))
-        return values, ids, largest
-
-    def field(self, name: str, values: Tensor, dtype: torch.dtype | None = None) -> Field:
-        """Returns values of these rows as a field of a message, in the dtype of the logits or another one."""
-        return Field(f"{self.name} {name}", self.dtype if dtype is None else dtype, values)
-
-    def gathered(self, fields: Mapping[str, Tensor], name: str) -> Tensor:
-        """Returns the values of all ranks: [ranks, rows, values]."""
-        values = fields[f"{self.name} {name}"]
-        return values.view(len(values), len(self.rows), -1)
-
-    def status(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Returns the statuses of whole rows, int8 [rows], from the largest logits of all ranks."""
-        return status_of(self.gathered(fields, "largest").amax(0), self._constants)
-
-
-class CandidateRows(RowsOfVerb):
+class Candidates:
     """Rows that the first ``count`` logits of each rank decide.
 
     Args:
-        name, rows, batch, like: As for `RowsOfVerb`.
+        of: The rows.
+        like: A tensor on the device of the logits, in the dtype of these rows.
         count: The largest top-k of these rows.
         ranks: Number of ranks.
         round_float32: As for `Sampler`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rows: Rows,
-        batch: SamplingBatch,
-        like: Tensor,
-        count: int,
-        ranks: int,
-        round_float32: bool,
-    ) -> None:
-        super().__init__(name, rows, batch, like)
-        self._count = count
-        candidates = like.new_empty(()).expand(len(rows), ranks * count)
-        self._placement = Placement.of(place_groups(self.parameters, candidates, False, round_float32), candidates)
+    def __init__(self, of: RowsOfVerb, like: Tensor, count: int, ranks: int, round_float32: bool) -> None:
+        self.of, self._count = of, count
+        candidates = like.new_empty(()).expand(len(of.rows), ranks * count)
+        self._placement = Placement.of(place_groups(of.parameters, candidates, False, round_float32), candidates)
 
     def fields(self, own: OwnPart) -> list[Field]:
         """Returns the message of a rank: its candidates, a logit and 4 bytes each, and its largest logit."""
-        values, ids, largest = self.first_of(self.of(own.logits), self._count)
+        values, ids, largest = self.of.first(self.of.select(own.logits), self._count)
         return [
-            self.field("values", values),
-            self.field("ids", ids + own.ids.start, torch.int32),
-            self.field("largest", largest),
+            self.of.field("values", values),
+            self.of.field("ids", ids + own.ids.start, torch.int32),
+            self.of.field("largest", largest),
         ]
 
     def draw(self, fields: Mapping[str, Tensor], batch: SamplingBatch, purpose: Purpose) -> Tensor:
@@ -140,8 +44,8 @@ class CandidateRows(RowsOfVerb):
 
         Equal values stay in the order of the ranks, whose ids ascend.
         """
-        values, ids = (self.gathered(fields, name).transpose(0, 1).flatten(1) for name in ("values", "ids"))
-        keys = self.keys(batch)
+        values, ids = (self.of.gathered(fields, name).transpose(0, 1).flatten(1) for name in ("values", "ids"))
+        keys = self.of.keys(batch)
         position = torch.from_numpy(keys.position) if values.is_cpu else None
         logits = [values] * len(self._placement.groups)
         indices, _ = serve(logits, self._placement, position, False, purpose, keys)

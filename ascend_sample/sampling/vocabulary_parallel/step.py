@@ -26,9 +26,10 @@ from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.output import SamplerOutput
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.agreement import RankConsistency
-from ascend_sample.sampling.vocabulary_parallel.candidates import CandidateRows, OwnPart, Rows
+from ascend_sample.sampling.vocabulary_parallel.candidates import Candidates
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field, gather_fields
-from ascend_sample.sampling.vocabulary_parallel.segments import SegmentRows
+from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, Rows, RowsOfVerb
+from ascend_sample.sampling.vocabulary_parallel.segments import Segments
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard, gather_rows
 
 SEGMENTS: Final = 0
@@ -89,26 +90,26 @@ class SplitPlan:
         rank: int,
     ) -> None:
         verbs = verbs_of(batch, whole.keep_ties)
-        self.candidates: list[CandidateRows] = []
-        self.segments: list[SegmentRows] = []
+        self.candidates: list[Candidates] = []
+        self.segments: list[Segments] = []
         for dtype, is_of in ((logits.dtype, ~is_wide), (torch.float32, is_wide)):
             like = logits.new_empty((), dtype=dtype)
             for least, most in CANDIDATES:
                 rows = np.flatnonzero((verbs >= least) & (verbs <= most) & is_of)
                 if len(rows):
+                    of = RowsOfVerb(f"candidates {len(self.candidates)}", rows, batch, like)
                     options = (int(verbs[rows].max()), len(borders.ends), whole.round_float32)
-                    name = f"candidates {len(self.candidates)}"
-                    self.candidates.append(CandidateRows(name, rows, batch, like, *options))
+                    self.candidates.append(Candidates(of, like, *options))
             rows = np.flatnonzero((verbs == SEGMENTS) & is_of)
             if len(rows):
-                name = f"segments {len(self.segments)}"
-                self.segments.append(SegmentRows(name, rows, batch, like, borders, rank))
+                of = RowsOfVerb(f"segments {len(self.segments)}", rows, batch, like)
+                self.segments.append(Segments(of, borders, rank))
         self.gathered = np.flatnonzero(verbs == GATHER)
         self.is_edited = bool((is_wide & (verbs != GATHER)).any())
         self.order: Tensor | None = None
         if len(self.gathered) < len(batch):
             self._there = to_device(self.gathered, logits.device)
-            in_turn = [*(each.rows for each in (*self.candidates, *self.segments)), self.gathered]
+            in_turn = [*(each.of.rows for each in (*self.candidates, *self.segments)), self.gathered]
             self.order = to_device(np.argsort(np.concatenate(in_turn)), logits.device)
 
     def of_gathered(self, tensor: Tensor) -> Tensor:
@@ -164,8 +165,8 @@ class SplitSteps:
             is_wide = np.ones_like(is_wide)
         plan = self._plan_of(batch, logits, is_wide)
         own = self._own_parts(logits, batch, allowed, plan)
-        by_verb: list[CandidateRows | SegmentRows] = [*plan.candidates, *plan.segments]
-        fields = [field for rows in by_verb for field in rows.fields(own[rows.dtype])]
+        by_verb: list[Candidates | Segments] = [*plan.candidates, *plan.segments]
+        fields = [field for verb in by_verb for field in verb.fields(own[verb.of.dtype])]
         borders = self._borders_on(logits.device)
         if len(plan.gathered):
             part = plan.of_gathered(logits[:, : len(self._shard.ids)])
@@ -175,12 +176,12 @@ class SplitSteps:
         found = gather_fields(self._shard.exchange, fields, logits.device)
         if logits.is_cpu:
             self._consistency.check(found["digests"])
-        drawn = [rows.draw(found, batch, purpose) for rows in plan.candidates]
+        drawn = [verb.draw(found, batch, purpose) for verb in plan.candidates]
         if plan.segments:
-            fields = [field for rows in plan.segments for field in rows.race(found, own[rows.dtype], batch, purpose)]
+            fields = [field for verb in plan.segments for field in verb.race(found, own[verb.of.dtype], batch, purpose)]
             raced = gather_fields(self._shard.exchange, fields, logits.device)
-            drawn += [rows.draw(raced) for rows in plan.segments]
-        status = [rows.status(found) for rows in by_verb]
+            drawn += [verb.draw(raced) for verb in plan.segments]
+        status = [verb.of.status(found) for verb in by_verb]
         output = None
         if len(plan.gathered):
             whole = plan.in_batch(borders.joined(found["logits"].view(-1, len(plan.gathered), borders.most_ids)))

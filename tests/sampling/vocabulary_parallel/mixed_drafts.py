@@ -115,8 +115,8 @@ def steps_of(
             sampler=sampler,
             bitmask=drafts.case.bitmask,
             rule=drafts.rule,
-            draft_probabilities=q,
-            draft_candidates=drafts.candidates,
+            draft_probabilities=None if q is None else q.to(device),
+            draft_candidates=None if drafts.candidates is None else drafts.candidates.to(device),
         )
         verified.append_to(batch)
         found.append(on_cpu(verified))
