@@ -323,7 +323,7 @@ class SamplingBatch:
     def set_seeds(self, rows: NDArray[numpy.int64], seeds: NDArray[numpy.int64]) -> None:
         """Gives rows other seeds: ranks that share a vocabulary draw with those of the first."""
         self._table.set_seeds(rows, seeds)
-        self._changed(False)
+        self._changed(bool(self.host.is_processed[rows].any()))  # XTC throws its coins by them
 
     def ended(self) -> list[Ended]:
         """Returns which requests have ended since the last call, each once: by their `stop_sequences`.

@@ -109,8 +109,13 @@ class SplitPlan:
         self.order: Tensor | None = None
         if len(self.gathered) < len(batch):
             self._there = to_device(self.gathered, logits.device)
-            in_turn = [*(each.of.rows for each in (*self.candidates, *self.segments)), self.gathered]
+            in_turn = [*(verb.of.rows for verb in self.reduced), self.gathered]
             self.order = to_device(np.argsort(np.concatenate(in_turn)), logits.device)
+
+    @property
+    def reduced(self) -> list[Candidates | Segments]:
+        """Returns the rows that are not gathered, in the order in which they are drawn."""
+        return [*self.candidates, *self.segments]
 
     def of_gathered(self, tensor: Tensor) -> Tensor:
         """Returns the gathered rows of a tensor of the batch."""
@@ -165,8 +170,7 @@ class SplitSteps:
             is_wide = np.ones_like(is_wide)
         plan = self._plan_of(batch, logits, is_wide)
         own = self._own_parts(logits, batch, allowed, plan)
-        by_verb: list[Candidates | Segments] = [*plan.candidates, *plan.segments]
-        fields = [field for verb in by_verb for field in verb.fields(own[verb.of.dtype])]
+        fields = [field for verb in plan.reduced for field in verb.fields(own[verb.of.dtype])]
         borders = self._borders_on(logits.device)
         if len(plan.gathered):
             part = plan.of_gathered(logits[:, : len(self._shard.ids)])
@@ -181,7 +185,7 @@ class SplitSteps:
             fields = [field for verb in plan.segments for field in verb.race(found, own[verb.of.dtype], batch, purpose)]
             raced = gather_fields(self._shard.exchange, fields, logits.device)
             drawn += [verb.draw(raced) for verb in plan.segments]
-        status = [verb.of.status(found) for verb in by_verb]
+        status = [verb.of.status(found) for verb in plan.reduced]
         output = None
         if len(plan.gathered):
             whole = plan.in_batch(borders.joined(found["logits"].view(-1, len(plan.gathered), borders.most_ids)))

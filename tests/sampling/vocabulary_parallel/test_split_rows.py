@@ -93,13 +93,14 @@ REPORTED: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_kept_sets_named_ids_and_states() -> None:
+def test_kept_sets_named_ids_and_states(device: str) -> None:
     """What whole rows alone tell is that of whole rows, and of requests without a seed it is the first rank's."""
     logits = logits_of(600)
 
     def steps(sampler: Sampler, logits: torch.Tensor, seed: int = 0, has_seeds: bool = True) -> list[Any]:
-        batch, found = SamplingBatch(600, generator=torch.Generator().manual_seed(seed)), []
+        batch, found = SamplingBatch(600, device, generator=torch.Generator().manual_seed(seed)), []
         batch.extend(rows_of(*({"seed": None, **each} if not has_seeds else each for each in REPORTED)))
+        batch.flush()  # what edits rows has their own seeds then
         for _ in range(3):
             output = sampler(logits, batch)
             assert output.logprobs is not None
@@ -113,11 +114,11 @@ def test_kept_sets_named_ids_and_states() -> None:
 
     def on_rank(exchange: Exchange) -> tuple[list[Any], list[Any]]:
         shard = shards_of((300, 310), 600, exchange)
-        sampler, part = Sampler(shard=shard), part_of(logits, shard)
+        sampler, part = Sampler(shard=shard), part_of(logits, shard).to(device)
         return steps(sampler, part), steps(sampler, part, exchange.rank, has_seeds=False)
 
     (seeded, first), (also_seeded, second) = on_threads(2, on_rank)
-    whole = steps(Sampler(), logits)
+    whole = steps(Sampler(), logits.to(device))
     assert same(seeded, whole)
     assert same(also_seeded, whole)
     assert same(first, second)
