@@ -228,34 +228,25 @@ struct RowLogprobsArguments {
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.
-struct ShardLeadsArguments {
-  static constexpr const char* kName = "shard_leads";
+struct SegmentWinnersArguments {
+  static constexpr const char* kName = "segment_winners";
   static constexpr const char* kSchema =
-      "(Tensor logits, Tensor? rows, int first_id, Tensor temperature, Tensor min_p, "
-      "Tensor seed, Tensor position, int purpose=0, float slack=0.0, Tensor? maximum=None, "
-      "Tensor? least_values=None, Tensor? least_last_ids=None, Tensor? most_values=None, "
-      "Tensor? most_last_ids=None)";
-  /// float64 [rows, 3, 6], int64 [rows, 3], float32 [rows], int8 [rows].
-  static constexpr const char* kResults =
-      "(Tensor leads, Tensor token_ids, Tensor maximum, Tensor status)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+      "(Tensor logits, int first_id, Tensor maximum, Tensor temperature, Tensor min_p, "
+      "Tensor seed, Tensor position, int purpose=0)";
+  /// float64 [rows], int64 [rows].
+  static constexpr const char* kResults = "(Tensor scores, Tensor token_ids)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
   void check() const;
   Results allocate_outputs() const;
 
   const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
   int64_t first_id;
+  const at::Tensor& maximum;
   const at::Tensor& temperature;
   const at::Tensor& min_p;
   const at::Tensor& seed;
   const at::Tensor& position;
   int64_t purpose;
-  double slack;
-  const std::optional<at::Tensor>& maximum;
-  const std::optional<at::Tensor>& least_values;
-  const std::optional<at::Tensor>& least_last_ids;
-  const std::optional<at::Tensor>& most_values;
-  const std::optional<at::Tensor>& most_last_ids;
 };
 
 struct FirstOfRowsArguments {
@@ -272,76 +263,14 @@ struct FirstOfRowsArguments {
   int64_t count;
 };
 
-struct ShardHistogramArguments {
-  static constexpr const char* kName = "shard_histogram";
-  static constexpr const char* kSchema =
-      "(Tensor logits, Tensor? rows, Tensor maximum, Tensor counts, Tensor prefix, int digit)";
-  static constexpr const char* kResults = "Tensor";  // float64 [rows, 256]
-  using Results = at::Tensor;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
-  const at::Tensor& maximum;
-  const at::Tensor& counts;
-  const at::Tensor& prefix;
-  int64_t digit;
-};
-
-/// What a row's sum is made of, in chunks of 1024 ids.
-struct ChunkSumsArguments {
-  static constexpr const char* kName = "chunk_sums";
-  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, bool entropy=False)";
-  /// float32 [rows, chunks], float64 [rows, chunks], float32 [rows, chunks], or [0, chunks] where
-  /// entropies are not wanted.
-  static constexpr const char* kResults = "(Tensor maxima, Tensor sums, Tensor distances)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
-  bool entropy;
-};
-
-struct LogOfSumsArguments {
-  static constexpr const char* kName = "log_of_sums";
-  static constexpr const char* kSchema = "(Tensor maxima, Tensor sums, Tensor? distances=None)";
-  /// float32 [rows], float64 [rows], float32 [rows], or [0] without distances.
-  static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum, Tensor entropies)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& maxima;
-  const at::Tensor& sums;
-  const std::optional<at::Tensor>& distances;
-};
-
-struct CountAboveArguments {
-  static constexpr const char* kName = "count_above";
-  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, Tensor bounds)";
-  static constexpr const char* kResults = "Tensor";  // int64 [rows]
-  using Results = at::Tensor;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
-  const at::Tensor& bounds;
-};
-
 /// Calls `visit` for each operator of the sampling layer.
 template <typename Visit>
 void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
-  }(std::tuple<
-      NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
-      FilterLogitsArguments*, ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
-      ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
-      LogOfSumsArguments*, CountAboveArguments*>());
+  }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
+               FilterLogitsArguments*, ValueRangesArguments*, BestTokensArguments*,
+               RowLogprobsArguments*, SegmentWinnersArguments*, FirstOfRowsArguments*>());
 }
 
 }  // namespace ascend_sample

@@ -329,6 +329,11 @@ class SamplingBatch:
         self.row_edits.append(token_ids, are_ids)
         self._allow_stop_ids(self._table.advance(None, None))
 
+    def set_seeds(self, rows: NDArray[numpy.int64], seeds: NDArray[numpy.int64]) -> None:
+        """Gives rows other seeds: ranks that share a vocabulary draw with those of the first."""
+        self._table.set_seeds(rows, seeds)
+        self._changed(bool(self.host.is_processed[rows].any()))  # XTC throws its coins by them
+
     def ended(self) -> list[Ended]:
         """Returns which requests have ended since the last call, each once: by their `stop_ids` or `stop_sequences`.
 

@@ -21,7 +21,7 @@ from ascend_sample.sampling.step.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.step.routes import RULES
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
+from ascend_sample.sampling.vocabulary_parallel.step import SplitSteps
 
 REMOVED: Final = {"round_float32": "Rows of float32 logits are sampled exactly on every device."}
 """Arguments of `Sampler` that are no more, and what to do instead."""

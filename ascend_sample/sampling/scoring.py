@@ -16,7 +16,7 @@ from ascend_sample.sampling.rows.parameters import check_logits
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.logprobs import LogprobRows, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.split_scores import SplitScores
+from ascend_sample.sampling.vocabulary_parallel.split_scores import SplitLogits
 
 NAME: Final = "score"
 ROWS_AT_ONCE: Final = 1024
@@ -69,7 +69,7 @@ def score(
         n: how many of the best tokens are told of each place.
         entropy: tell the entropies as well.
         shard: what a rank has whose logits are a part of the vocabulary: every rank then calls this with its own part,
-            on a CPU, and the same ids, and all of them find the scores of logits that are not split, bit for bit.
+            and the same ids, and all of them find the scores of logits that are not split, bit for bit.
 
     Returns:
         All of it. A row of -inf has no distribution: its logprobs are -inf, its entropy is 0.
@@ -114,7 +114,7 @@ def score(
     )
     split = None
     if shard is not None and shard.exchange.size > 1:
-        split = SplitScores(shard, n, entropy)
+        split = SplitLogits(shard, device, f"{n} {entropy}")
     done = 0
     for chunk in (logits,) if isinstance(logits, Tensor) else logits:
         _check_chunk(chunk, token_ids, done, n, shard)
@@ -124,10 +124,13 @@ def score(
         given = token_ids[of_chunk]
         known = given.clamp(0, vocab_size - 1)
         is_none = known != given
-        looked_up = known if split is None else given  # which ranks compare before they look them up
-        for start in range(0, len(chunk), _rows_at_once(chunk)):
-            rows = own[start : start + _rows_at_once(chunk)]
-            _score_rows(rows, looked_up[start : start + len(rows)], slice(done, done + len(rows)), scores, split)
+        at_once = _rows_at_once(chunk) if split is None else split.rows_at_once(chunk)
+        for start in range(0, len(chunk), at_once):
+            rows = own[start : start + at_once]
+            ids = known[start : start + len(rows)]
+            if split is not None:
+                rows = split.gather(rows, given[start : start + len(rows)], done)
+            _score_rows(rows, ids, slice(done, done + len(rows)), scores)
             done += len(rows)
         scores.logprobs[of_chunk].masked_fill_(is_none, -torch.inf)
         scores.ranks[of_chunk].masked_fill_(is_none, vocab_size)
@@ -136,13 +139,11 @@ def score(
     return scores
 
 
-def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores, split: SplitScores | None) -> None:
+def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores) -> None:
     """Writes the scores of some places: those of tokens that are no id of the vocabulary mean nothing yet."""
     n, entropy = scores.best_ids.shape[1], scores.entropy
     entropies: Tensor | None
-    if split is not None:
-        values, ids, ranks, entropies = split.of_places(logits, given, places.start)
-    elif logits.is_cpu:
+    if logits.is_cpu:
         values, ids, ranks, entropies = torch.ops.ascend_sample.row_logprobs(
             logits, None, given, n, entropy=entropy is not None
         )
@@ -189,9 +190,6 @@ def _check_chunk(logits: Tensor, token_ids: Tensor, done: int, n: int, shard: Vo
         refuse(NAME, "token_ids", f"be on the device of logits, {logits.device}", token_ids.device, "Move them there.")
     places, vocab_size = logits.shape
     if shard is not None:
-        if not logits.is_cpu:
-            remedy = "Gather the logits, and leave the shard out."
-            refuse(NAME, "logits", "be on the CPU where there is a shard", logits.device, remedy)
         if vocab_size != shard.width:
             remedy = "Give the part that the shard describes."
             refuse(NAME, "logits", f"have the width of the shard, {shard.width}", vocab_size, remedy)

@@ -18,7 +18,6 @@ from ascend_sample.sampling.drafts.arguments import (
     check_law,
     check_places,
     check_proposals,
-    check_split,
     checked_counts,
     checked_parents,
 )
@@ -33,7 +32,6 @@ from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.sampler import Sampler, columns_of
 from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.step.whole_steps import StepPlan
-from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 MOST_KEPT: Final = 16
 """How many layouts of a batch's places are kept, so that trees that are others in each step do not pile up."""
@@ -137,7 +135,7 @@ def verify_drafts(
             the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
         sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``. One with a shard takes
             logits and dense ``draft_probabilities`` of its part, [places, width] and [drafts, width], and on every rank
-            the same drafts; standard and block on CPUs, of requests without logprobs.
+            the same drafts.
         bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
         bitmask_rows: the places that it is for; None: all.
 
@@ -183,10 +181,17 @@ def verify_drafts(
         logits = logits[:, : batch.vocab_size]
         if draft_probabilities is not None and draft_candidates is None:
             draft_probabilities = draft_probabilities[:, : batch.vocab_size]
-    elif rule != "match":
-        check_split(logits, batch, rule)
-    is_whole = sampler.split is None or draft_candidates is not None
-    if draft_probabilities is not None and logits.is_cpu and is_whole:
+    elif len(batch):
+        sampler.split.agree(batch, logits)
+        if rule != "match":
+            parts, same = [logits], [rule, of_requests.tolist(), draft_ids]
+            if draft_probabilities is not None and draft_candidates is None:
+                parts.append(draft_probabilities)
+            else:
+                same += [draft_candidates, draft_probabilities]
+            logits, *dense = sampler.split.gather_rows(batch, same, *parts)
+            draft_probabilities = dense[0] if dense else draft_probabilities
+    if draft_probabilities is not None and logits.is_cpu:
         check_law(draft_probabilities, draft_candidates, draft_ids, batch, of_requests)
     tree = None if parents is None else checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
@@ -218,12 +223,7 @@ class _Asked(NamedTuple):
 def _verified(asked: _Asked) -> VerifiedDrafts:
     logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
-    if sampler.split is not None and rule != "match":
-        assert isinstance(layout, ChainLayout), "trees are for the rule match"
-        judging = Judging(RULES.index(rule), proposals, sampler.keep_ties)
-        judged = sampler.split.judge(logits, places, allowed, draft_ids, judging)
-        return cut(layout, layout.table(judged.token_ids), judged.accepted, judged.status, None)
-    if sampler.split is not None:
+    if sampler.split is not None and rule == "match":
         split = sampler.split.draw(logits, places, allowed, Purpose.DRAW)
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
     steps = sampler.whole

@@ -14,7 +14,6 @@
 #include "cpu/filters/edited_top_k.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
-#include "cpu/shard_sums.h"
 #include "cpu/shards.h"
 #include "cpu/targets.h"
 
@@ -292,12 +291,8 @@ const Kernel kKernel{.sample = sample,
                      .filter = filter,
                      .find_ranges = find_ranges,
                      .rank = rank,
-                     .lead = lead,
+                     .find_winners = find_winners,
                      .find_first = find_first,
-                     .weigh_digits = weigh_digits,
-                     .sum_chunks = sum_chunks,
-                     .add_sums = add_sums,
-                     .count_above = count_above,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -26,12 +26,8 @@ struct Kernel {
   RowsFunction<FilteringCall> filter;
   RowsFunction<RangesCall> find_ranges;
   RowsFunction<RankingCall> rank;
-  RowsFunction<ShardCall> lead;
+  RowsFunction<WinnersCall> find_winners;
   RowsFunction<FirstCall> find_first;
-  RowsFunction<DigitCall> weigh_digits;
-  RowsFunction<ChunksCall> sum_chunks;
-  RowsFunction<LogSumCall> add_sums;
-  RowsFunction<AboveCall> count_above;
 
   /// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
   void (*fill_noise)(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);

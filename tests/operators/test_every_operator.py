@@ -55,18 +55,13 @@ SECOND: list[Arguments] = [
     *(arguments | {"min_p": torch.full((BATCH_SIZE,), 0.1).to(arguments["logits"].dtype)} for arguments in FIRST),
     _sampled(HALF, is_need_sample_result=True, ks_max=9),
 ]
-MAXIMA, SUMS = torch.ones(BATCH_SIZE, 2), torch.ones(BATCH_SIZE, 2, dtype=torch.float64) + 1
 ONES = torch.ones(BATCH_SIZE)
-CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
 EACH: dict[str, list[Arguments]] = {
     "best_tokens": [{"logits": _logits(), "count": 3, "temperature": 0.7}],
-    "chunk_sums": [{"logits": _logits(), "rows": None, "entropy": True}, {"logits": _logits(), "rows": IDS[:2]}],
-    "count_above": [{"logits": _logits(), "rows": None, "bounds": ONES}],
     "exponential_noise": [{**_only("seed", "position"), "lanes": 7, "purpose": 1, "first_lane": 4}],
     "filter_logits": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p"), "keep_ties": True}],
     "filter_probabilities": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p")}],
     "first_of_rows": [{"logits": _logits(), "rows": rows, "count": 3} for rows in (None, IDS[:2])],
-    "log_of_sums": [{"maxima": MAXIMA, "sums": SUMS, "distances": distances} for distances in (None, MAXIMA)],
     "row_logprobs": [
         {"logits": _logits(), "rows": None, "token_ids": IDS, "count": 3, "entropy": True, "named": IDS[:, None] + 5},
         {"logits": _logits(), "rows": IDS[:1] + 1, "token_ids": IDS[:1], "count": 0, "is_normalised": False},
@@ -79,12 +74,9 @@ EACH: dict[str, list[Arguments]] = {
             for rows, ids in ((None, None), (IDS[:2], IDS[:2, None] + 5))
         ),
     ],
-    "shard_histogram": [
-        {"logits": _logits(), "rows": None, "maximum": ONES, "counts": WANTED, "prefix": 0 * IDS, "digit": 3}
-    ],
-    "shard_leads": [
-        {"logits": _logits(), "rows": None, "first_id": 17, **_only("temperature", "min_p", "seed", "position"), **cuts}
-        for cuts in ({}, {"slack": 0.1, "maximum": ONES, **CUTS})
+    "segment_winners": [
+        {"logits": _logits(), "first_id": 512, "maximum": 20 * ONES, "temperature": ONES}
+        | _only("min_p", "seed", "position")
     ],
     **{name + suffix: FIRST for name in list(OPERATORS)[:1] for suffix in ("", "_composite", "_reference")},
     **{name + suffix: SECOND for name in list(OPERATORS)[1:] for suffix in ("", "_composite", "_reference")},

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 from kept_rows import BY_HAND, INF, KINDS, drawn_sets, new_batch, params_of, rows_of, sets_of
-from one_of_two import OneOfTwo
 from test_static_step import captured
 
 import hostcann
 from ascend_sample.decoding import sample
 from ascend_sample.sampling import KeptSets, Sampler, SamplingParams, StaticStep, verify_drafts
-from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.decoding.table_models import random_table, table_model
 
 
@@ -119,6 +117,3 @@ def test_who_has_no_sets_refuses() -> None:
         StaticStep(1, 4, torch.float32, "cpu").prepare(batch)
     with pytest.raises(ValueError, match="leave kept at its default"):
         sample(table_model(random_table()), torch.tensor([[0]]), max_new_tokens=1, params=params_of())
-    sampler = Sampler(shard=VocabularyShard(0, 4, 8, OneOfTwo()))
-    with pytest.raises(ValueError, match="Sampler: kept must be False where a sampler has a part of the vocabulary"):
-        sampler(torch.zeros(1, 4), new_batch([params_of()], 8))

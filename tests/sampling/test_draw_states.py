@@ -11,7 +11,6 @@ import pytest
 import step_costs
 import torch
 from kept_oracle import Race
-from one_of_two import OneOfTwo
 from state_rows import EXACT, acceptable_tokens, as_drawn, new_batch, requests, rows_of, states_of
 from torch import Tensor
 
@@ -30,7 +29,6 @@ from ascend_sample.sampling.reference.distribution import target_distribution
 from ascend_sample.sampling.reference.states import adapted, moved_average, moved_bound
 from ascend_sample.sampling.requests.fields import Stage
 from ascend_sample.sampling.requests.params import fields_of
-from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 
 INF, NAN = torch.inf, torch.nan
 STRANGE = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, 1.5]])
@@ -224,8 +222,6 @@ def test_who_cannot_serve_them_says_so() -> None:
         StaticVerification(2, 1, 5, torch.float32, "cpu").prepare(batch)
     with pytest.raises(ValueError, match=f"^verify_drafts{says}Sample its tokens one by one"):
         verify_drafts(torch.zeros(3, 5), torch.tensor([1]), batch, counts=[1, 0])
-    with pytest.raises(ValueError, match=f"^Sampler{says}No rank"):
-        Sampler(shard=VocabularyShard(0, 3, 5, OneOfTwo()))(torch.zeros(2, 3), batch)
     assert set(fields_of(Stage.STATE)) <= set(all_but_draw_fields())  # beam_sample refuses them
 
 

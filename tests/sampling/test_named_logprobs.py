@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from one_of_two import OneOfTwo
 from test_logprobs import reported
 from torch import Tensor
 
@@ -20,7 +19,6 @@ from ascend_sample.sampling import (
     verify_drafts,
 )
 from ascend_sample.sampling.step import logprobs
-from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.support.emulation import assert_same_numbers
 
 VOCAB_SIZE = 300
@@ -136,6 +134,3 @@ def test_where_they_are_refused() -> None:
     step = StaticStep(2, 4, torch.float32, "cpu")
     with pytest.raises(ValueError, match=r"logprob_ids must be empty, got \(3,\) in row 1. Take its steps by Sampler"):
         step.prepare(batch)
-    sampler = Sampler(shard=VocabularyShard(0, 2, 4, OneOfTwo()))
-    with pytest.raises(ValueError, match=r"logprob_ids must be \(\) where .*, got \(3,\) in row 1. Gather the logits"):
-        sampler(torch.zeros(2, 2), batch)

@@ -17,7 +17,6 @@ EDITS = arguments_of([EDITED] * 4, 40)
 EDITS["ranges"] = torch.zeros(7, 4)
 ROWS = {"logits": LOGITS, "rows": IDS}
 REQUESTS = FILTERS | keys(4) | EDITS
-CUTS = {"least_values": ONES, "least_last_ids": IDS, "most_values": ONES, "most_last_ids": IDS}
 DRAFTS = {"draft_ids": IDS[:2], "ends": torch.tensor([2, 4]), "parents": torch.tensor([-1, 0, -1, 0])}
 PROPOSALS = {"rule": 1, "draft_probabilities": torch.ones(2, 3), "draft_candidates": IDS[:3].repeat(2, 1)}
 GOOD: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,16 +38,9 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "best_tokens": ("best_tokens", {"logits": LOGITS, "count": 1}),
     "row_logprobs": ("row_logprobs", ROWS | {"token_ids": IDS, "count": 1, "named": IDS[:, None], "temperature": ONES}),
     "first_of_rows": ("first_of_rows", ROWS | {"count": 1}),
-    "shard_histogram": (
-        "shard_histogram",
-        ROWS | {"maximum": ONES, "counts": ONES > 0, "prefix": IDS, "digit": 0},
-    ),
-    "chunk_sums": ("chunk_sums", ROWS),
-    "log_of_sums": ("log_of_sums", {"maxima": ONES[None], "sums": ONES[None].double(), "distances": ONES[None]}),
-    "count_above": ("count_above", ROWS | {"bounds": ONES}),
-    "shard_leads": (
-        "shard_leads",
-        ROWS | {"first_id": 0, "temperature": ONES, "min_p": ONES, "maximum": ONES} | keys(4) | CUTS,
+    "segment_winners": (
+        "segment_winners",
+        {"logits": LOGITS, "first_id": 0, "temperature": ONES, "min_p": ONES, "maximum": ONES} | keys(4),
     ),
 }
 LEADING = (
@@ -83,7 +75,7 @@ def assert_checked(operator: str, good: dict[str, Any], name: str) -> None:
     says(TypeError, "be .*, got ", value.double() if value.dtype != torch.double else value.float())
     for other in (value[None], value[0]):
         says(ValueError, r"have (the )?shape \[", other)
-    if (operator, name) in (("exponential_noise", "seed"), ("log_of_sums", "maxima")) or name == "logits":
+    if (operator, name) == ("exponential_noise", "seed") or name == "logits":
         return
     says(ValueError, "be on the device of ", value.to("meta"))
     if name not in LEADING:
@@ -155,16 +147,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("first_of_rows", {"count": 0}, "count must be between 1 and 1024, got 0"),
     ("first_of_rows", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\), got 41"),
     ("first_of_rows", {"logits": torch.zeros(4, 2000), "count": 1025}, "count must be between 1 and 1024, got 1025"),
-    ("shard_histogram", {"digit": -1}, "digit must be between 0 and 3, got -1"),
-    ("shard_histogram", {"digit": 4}, "digit must be between 0 and 3, got 4"),
-    (
-        "log_of_sums",
-        {name: torch.empty(1, 0) for name in ("maxima", "distances")},
-        r"maxima must have the shape \[rows",
-    ),
-    ("shard_leads", {"most_values": None}, "most_values must be given together with least_values"),
-    ("shard_leads", {"least_last_ids": None}, "least_last_ids must be given together with least_values"),
-    ("shard_leads", dict.fromkeys(list(CUTS)[:3]), "most_last_ids must be given together with least_values"),
 ]
 BAD += [("best_tokens", {"count": count}, "count must be between 1 and 1024, got ") for count in (0, 1025)]
 BAD += [
@@ -172,11 +154,10 @@ BAD += [
     for number in (0.0, 1e-60, math.nan)
 ]
 BAD += [
-    ("shard_leads", {name: bad}, f"{name} must be {rule}, got ")
+    ("segment_winners", {name: bad}, f"{name} must be {rule}, got ")
     for name, rule, values in (
-        ("first_id", "between 0 and 1048576", (-1, 1048577)),
+        ("first_id", "a multiple of 256 between 0 and 1048576", (-256, 255, 1048832)),
         ("purpose", r"between 0 and 2\^32 - 1", (-1, 1 << 32)),
-        ("slack", r"in \[0, 1\)", (-0.1, 1.0, math.nan)),
     )
     for bad in values
 ]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import step_costs
 import torch
-from one_of_two import OneOfTwo
 from oracle import excludes, near_entropy, near_ranges
 from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
@@ -20,7 +19,6 @@ from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingPa
 from ascend_sample.sampling.edits import value_ranges
 from ascend_sample.sampling.edits.value_ranges import Coins, keeps_range
 from ascend_sample.sampling.reference.distribution import keep_range, process_row
-from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 
 NEAR = 2e-6
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -186,9 +184,6 @@ def test_who_cannot_serve_them_says_so(npu: str) -> None:
         step.prepare(batch)
     step.prepare(batch, is_edited=True)
     assert set(value_ranges.RANGE) <= set(all_but_draw_fields())  # beam_sample refuses them, speculation verifies them
-    shard = VocabularyShard(0, 3, 5, OneOfTwo())
-    with pytest.raises(ValueError, match=r"^Sampler: seed must be given with xtc_probability .*got None in row 0"):
-        Sampler(shard=shard)(torch.zeros(1, 3), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
 
 
 COSTS = {"epsilon": (10, 2), "top-a": (9, 2), "xtc": (12, 3), "eta": (12, 3), "top-n-sigma": (13, 2)}

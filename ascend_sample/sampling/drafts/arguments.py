@@ -29,16 +29,6 @@ NUMBERS_READ: Final = 2**16
 """Of dense probabilities so many are added up, or one row: a pass over all takes longer than judging by them."""
 
 
-def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
-    """Raises where ranks that share a vocabulary do not judge drafts that were drawn."""
-    remedy = "Gather the logits of the places, and leave the sampler's shard out."
-    if not logits.is_cpu:
-        refuse(NAME, "rule", "be 'match' for a sampler with a shard on a device", f"'{rule}'", remedy)
-    if (asks := batch.host.logprobs >= 0).any():
-        got = f"one in row {int(asks.argmax())}"
-        refuse(NAME, "logprobs", f"be None under the rule '{rule}' for a sampler with a shard", got, remedy)
-
-
 def checked_counts(name: str, counts: Counts, requests: int) -> Ids:
     """Returns counts as int64 whose sum int64 holds, or raises unless there is one for each request, on the host."""
     remedy = "Give the number of each request's drafts."

@@ -188,6 +188,11 @@ class RowTable:
         dtype, index = PLACES[name]
         self.host.buffers[dtype][index, row] = value
 
+    def set_seeds(self, rows: NDArray[numpy.int64], seeds: NDArray[numpy.int64]) -> None:
+        """Sets the seeds of rows."""
+        self.host.buffers["int64"][PLACES["seed"][1], rows] = seeds
+        self._changed.update(rows.tolist())
+
     def flush(self) -> None:
         """Writes the rows that have changed to the device: three copies and three scatters, whatever their number."""
         if not self._changed:

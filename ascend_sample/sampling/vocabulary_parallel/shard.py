@@ -14,7 +14,12 @@ from torch.nn.functional import pad
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_integer, refuse
-from ascend_sample.sampling.vocabulary_parallel.exchange import Exchange, ProcessGroupExchange
+from ascend_sample.sampling.vocabulary_parallel.exchange import (
+    Exchange,
+    Field,
+    ProcessGroupExchange,
+    gather_fields,
+)
 
 OWNER: Final = "VocabularyShard"
 
@@ -140,3 +145,20 @@ class VocabularyShard:
         firsts = np.minimum(told[:, 0], self.vocab_size)
         ends = np.minimum(told[:, 0] + told[:, 1], self.vocab_size)
         return Borders(tuple(firsts.tolist()), tuple(ends.tolist()))
+
+
+def gather_rows(shard: VocabularyShard, borders: Borders, *parts: Tensor) -> list[Tensor]:
+    """Gathers rows of the whole vocabulary in one collective: [rows, vocab_size] each.
+
+    Args:
+        shard: Part of the rank.
+        borders: Parts of all ranks.
+        parts: Tensors [rows, width] of the rank, on one device.
+    """
+    own = [borders.padded(part[:, : len(shard.ids)]) for part in parts]
+    fields = [Field(str(index), part.dtype, part) for index, part in enumerate(own)]
+    found = gather_fields(shard.exchange, fields, parts[0].device)
+    return [
+        borders.joined(found[name].view(shard.exchange.size, *part.shape))
+        for (name, *_), part in zip(fields, own, strict=True)
+    ]

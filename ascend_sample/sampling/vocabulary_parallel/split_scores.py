@@ -1,75 +1,59 @@
-"""Scores of given tokens by ranks that have parts of the vocabulary: those of whole logits, bit for bit."""
+"""Logits for `score` where each rank has a part of the vocabulary: those of a block of places are gathered."""
 
 from __future__ import annotations
 
-import numpy as np
+import hashlib
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse
-from ascend_sample.sampling.vocabulary_parallel.messages import digest_of, tell
-from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, ReportedRows
-from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard, gather_rows
+
+BLOCK_BYTES: Final = 2**26
+"""Of gathered logits, at most, unless a single place has more."""
 
 
-class SplitScores:
-    """The scores of a text on one rank.
+class SplitLogits:
+    """Logits of a sequence on one rank.
 
-    The ranks tell each other their parts once. Of each block of places they compare what they are asked, tell what
-    logprobs are made of, and then, where the best do not tell a token's rank, how many logits stand before it.
+    The ranks exchange their borders, and, of each block of places, the arguments, which have to be the same, and then
+    the logits.
 
     Args:
-        shard: what the rank has.
-        most: how many of the best tokens are told of each place.
-        entropy: entropies are told as well.
+        shard: Part of the rank.
+        device: Device of the logits.
+        options: Other arguments of the call, as text.
 
     Raises:
-        ValueError: the parts of the ranks are not those of one vocabulary.
-        RuntimeError: another rank is gone.
+        ValueError: The parts of the ranks are not those of one vocabulary.
+        RuntimeError: Another rank is gone.
     """
 
-    def __init__(self, shard: VocabularyShard, most: int, entropy: bool) -> None:
-        self._shard, self._most, self._entropy = shard, most, entropy
-        self._borders = shard.find_borders()
+    def __init__(self, shard: VocabularyShard, device: torch.device, options: str) -> None:
+        self._shard, self._options, self._borders = shard, options, shard.find_borders(device)
 
-    def of_places(self, logits: Tensor, token_ids: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns what `row_logprobs` does of whole logits.
+    def rows_at_once(self, logits: Tensor) -> int:
+        """Returns the number of places of a block."""
+        return max(1, BLOCK_BYTES // (logits.dtype.itemsize * self._shard.vocab_size))
+
+    def gather(self, logits: Tensor, token_ids: Tensor, start: int) -> Tensor:
+        """Returns the logits of the whole vocabulary, [places, vocab_size].
 
         Args:
             logits: floats [places, width] of this rank.
-            token_ids: int64 [places]; what is no id of the vocabulary gets the numbers of the nearest one.
-            start: how many places there were before.
+            token_ids: int64 [places], the given tokens.
+            start: Number of places before.
 
         Raises:
-            ValueError: another rank is asked something else.
-            RuntimeError: another rank is gone.
+            ValueError: Another rank has other arguments.
+            RuntimeError: Another rank is gone.
         """
-        self._compare(logits.dtype, token_ids, start)
-        rows, ids = np.arange(len(logits)), self._shard.ids
-        parts = [PartOfRows(logits[:, : len(ids)], None, torch.arange(len(logits), device="cpu"))] if len(ids) else []
-        report = ReportedRows(
-            self._borders,
-            self._shard.exchange.rank,
-            rows,
-            parts,
-            logits.dtype,
-            self._most,
-            True,
-            token_ids.clamp(0, self._shard.vocab_size - 1),
-            self._entropy,
-        )
-        report.take(tell(self._shard.exchange, report.told()))
-        if report.is_counted.any():
-            report.take_counts(tell(self._shard.exchange, [report.counts()]))
-        _, named, values, ranks = report.logprobs()
-        return values, named, ranks, report.entropies
-
-    def _compare(self, dtype: torch.dtype, token_ids: Tensor, start: int) -> None:
-        """Raises unless all ranks are asked the same of the same places; the lengths of messages follow from that."""
-        asked = f"{start} {len(token_ids)} {dtype} {self._most} {self._entropy}".encode()
-        digest = digest_of(asked, token_ids.numpy().tobytes())
-        told = self._shard.exchange.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
-        others = (told != told[:1]).any(1).nonzero().view(-1).tolist()
+        given = f"{self._options} {start} {len(logits)} {logits.dtype}".encode() + token_ids.cpu().numpy().tobytes()
+        digest = torch.frombuffer(bytearray(hashlib.blake2b(given, digest_size=8).digest()), dtype=torch.uint8)
+        found = self._shard.exchange.all_gather(digest.to(logits.device))
+        others = (found != found[:1]).any(1).nonzero().view(-1).tolist()
         if others:
             ranks = ", ".join(map(str, others))
             got = f"another one on rank {ranks} than on rank 0 (this is rank {self._shard.exchange.rank})"
@@ -77,3 +61,4 @@ class SplitScores:
                 "Give all ranks the same ids, n and entropy, and logits of one dtype in chunks of the same lengths."
             )
             refuse("score", "the call", "be the same on all ranks of the shard", got, remedy)
+        return gather_rows(self._shard, self._borders, logits)[0]

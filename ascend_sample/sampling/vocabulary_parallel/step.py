@@ -1,19 +1,17 @@
-"""A step of a rank that has a part of the vocabulary: few bytes go around, and all ranks find the same tokens.
+"""Steps of ranks that each have a part of the vocabulary: the ordinary step, of rows that three verbs reduce.
 
-1. The ranks tell each other the best values of their parts, the first k for rows with top-k, and their leads in the
-   segmented draw for rows without a filter. Greedy rows and rows with top-k are decided then, by the code of a step
-   that is not split, and most rows without a filter.
-2. Rows with top-p alone, or a top-k that is not ranked, take a round for each digit of the order of values.
-3. Now the maxima of rows and the ends of what they keep are known: the ranks tell each other their leads again.
-4. Rows that are still open are gathered, and drawn as if they were not split. Of rows that ask for logprobs the ranks
-   tell what these are made of, and then, where the best do not tell it, how many logits stand before the token.
+1. `candidates`: the ranks exchange the first k logits of their parts, for greedy rows and rows with top-k up to 1024.
+2. `segments`: they exchange the winners of their segments, for rows without a filter and with min-p alone.
+3. `gather`: they exchange the logits, for all other rows, and each takes the ordinary step of whole rows.
+
+A step has one collective, or two where rows race by segments. Every rank decides from the same bytes by the code of the
+ordinary step. Nothing here waits for a device, but for the requests of a batch that has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,378 +19,237 @@ from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose
-from ascend_sample.sampling.edits.row_edits import edits_of_rows
-from ascend_sample.sampling.requests.params import DISTRIBUTION
-from ascend_sample.sampling.rows.parameters import RowsOutput
+from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.rows.parameters import is_limited
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.rows.table import NO_ROWS
-from ascend_sample.sampling.step.distribution import undivided_logits
-from ascend_sample.sampling.step.logprobs import Logprobs, LogprobsMode
-from ascend_sample.sampling.vocabulary_parallel import race
-from ascend_sample.sampling.vocabulary_parallel.agreement import (
-    Agreement,
-    check_digests,
-    digest_of_requests,
-    digests_of,
-)
-from ascend_sample.sampling.vocabulary_parallel.candidates import merged, status_of_parts
-from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
-from ascend_sample.sampling.vocabulary_parallel.drafted_rows import proposed_to
-from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
-from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
-from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
-from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
-from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, Scales, report_kept, without_rows
-from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
+from ascend_sample.sampling.rows.table import to_device
+from ascend_sample.sampling.step import routes
+from ascend_sample.sampling.step.output import SamplerOutput
+from ascend_sample.sampling.step.whole_steps import WholeSteps
+from ascend_sample.sampling.vocabulary_parallel.agreement import RankConsistency
+from ascend_sample.sampling.vocabulary_parallel.candidates import Candidates
+from ascend_sample.sampling.vocabulary_parallel.exchange import Field, gather_fields
+from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, Rows, RowsOfVerb
+from ascend_sample.sampling.vocabulary_parallel.segments import Segments
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard, gather_rows
+
+SEGMENTS: Final = 0
+GATHER: Final = -1
+CANDIDATES: Final = ((1, 1), (2, routes.CANDIDATE_COUNTS[0]), (routes.CANDIDATE_COUNTS[0] + 1, routes.LARGEST_FUSED_K))
+"""Rows of each range of k exchange as many candidates as the largest k among them."""
 
 
-class Drawn(NamedTuple):
-    """What a step of all ranks finds.
+def verbs_of(batch: SamplingBatch, keep_ties: bool) -> Rows:
+    """Chooses the verb of each row: the number of its candidates, `SEGMENTS`, or `GATHER`; int64 [batch].
 
-    Attributes:
-        output: ids and statuses of all rows.
-        logprobs: of rows that ask for them, as far as no whole logits are needed.
-        whole_rows: the other rows that ask for them, ascending.
-        whole: the logits of the whole vocabulary of these: [batch, vocab_size], in which other rows mean nothing; None
-            where there are none.
-        open_rows: how many rows had to be gathered because what they draw was too near to another token.
-        candidates: of rows that are drawn from the first few, which these are: float32 and int64 [rows, n].
-        seeds: int64 [batch], those that all ranks have drawn with.
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> batch = SamplingBatch(vocab_size=4)
+        >>> batch.extend([SamplingParams(**{name: 0.5}) for name in ("temperature", "min_p", "top_p")])
+        range(0, 3)
+        >>> batch.extend([SamplingParams(temperature=0), SamplingParams(top_k=2), SamplingParams(logprobs=1)])
+        range(3, 6)
+        >>> verbs_of(batch, keep_ties=False)
+        array([ 0,  0, -1,  1,  2, -1])
     """
+    host = batch.host
+    is_ranked = is_limited(host.top_k, batch.vocab_size)
+    is_greedy = (host.temperature == 0) | (is_ranked & (host.top_k == 1))
+    verbs = np.where(is_ranked | (host.top_p < 1), GATHER, SEGMENTS)
+    if not keep_ties:
+        verbs = np.where(is_ranked & (host.top_k <= routes.LARGEST_FUSED_K), host.top_k, verbs)
+    verbs = np.where(is_greedy, 1, verbs)
+    needs_whole = (host.logprobs >= 0) | (host.kept != 0) | (host.is_ranged != 0) | host.is_remembering
+    return np.where(needs_whole, GATHER, verbs).astype(np.int64)
 
-    output: RowsOutput
-    logprobs: list[Logprobs]
-    whole_rows: Rows
-    whole: Tensor | None
-    open_rows: int
-    candidates: list[tuple[Rows, Tensor, Tensor]]
-    seeds: Tensor
 
-
-class ShardedSteps:
-    """The steps of one rank.
+class SplitPlan:
+    """Rows of a batch by their verbs, for as long as the batch stays as it is.
 
     Args:
-        shard: what the rank has.
-        keep_ties: as for `Sampler`.
-        mode: of logprobs.
+        batch: The requests.
+        logits: Those of the rank; their dtype and device count.
+        is_wide: bool [batch], the rows that are sampled from as float32.
+        whole: Steps of rows that are gathered.
+        borders: Parts of the ranks.
+        rank: Rank of the caller.
 
     Attributes:
-        open_rows: how many rows of all steps were gathered whole because what they draw was too near to another token.
+        candidates, segments: The rows of these verbs.
+        gathered: The other rows, ascending.
+        is_edited: Whether a row of these verbs is sampled from as float32.
+        order: int64 [batch], the indices of the batch's rows among those of all verbs in turn; None: all are gathered.
     """
-
-    def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
-        self._shard, self._keep_ties, self._mode = shard, keep_ties, mode
-        self._borders: Borders | None = None
-        self._seeds: WeakKeyDictionary[SamplingBatch, Agreement] = WeakKeyDictionary()
-        self.open_rows = 0
-
-    def draw(
-        self,
-        logits: Tensor,
-        batch: SamplingBatch,
-        edits: Mapping[str, Tensor],
-        purpose: Purpose,
-        judging: bytes = b"",
-    ) -> Drawn:
-        """Draws the tokens of all rows.
-
-        Args:
-            logits: floats [batch, width] of this rank.
-            batch: the requests, the same on all ranks.
-            edits: from `SamplingBatch.native_edits`.
-            purpose: of the noise.
-            judging: how drafts are judged behind the step; all ranks have to be given the same.
-
-        Raises:
-            ValueError: another rank has other requests.
-            RuntimeError: another rank is gone.
-        """
-        if self._borders is None:
-            self._borders = self._shard.find_borders()
-        agreed = self._seeds.setdefault(batch, Agreement())
-        seeds, unknown = agreed.split(batch)
-        plan = self._plan_of(batch, edits, logits.dtype, NO_ROWS)
-        if len(waiting := np.intersect1d(unknown, plan.races)):
-            plan = self._plan_of(batch, edits, logits.dtype, waiting)
-        options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
-        asked = (logits.dtype, self._keep_ties, self._mode)
-        compared = agreed.compared(batch, asked)
-        requests = digest_of_requests(batch, edits) if compared is None else compared
-        digests = digests_of(batch, options, plan.is_seeded, requests, edits, proposed_to(batch, judging))
-        if compared is None:  # messages of other requests have other lengths: they are compared before
-            check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
-            agreed.note(batch, asked, requests)
-        step = _Step(
-            self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode, seeds, unknown
-        )
-        drawn = step.run(agreed)
-        self.open_rows += drawn.open_rows
-        return drawn
-
-    def _plan_of(
-        self, batch: SamplingBatch, edits: Mapping[str, Tensor], dtype: torch.dtype, waiting: Rows
-    ) -> StepPlan:
-        """Returns the plan for the batch as it is, in which some rows race once their seeds are known."""
-        are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
-        key = ("shard", dtype, self._keep_ties, self._mode, waiting.tobytes(), are_edited)
-        if key not in batch.plans:
-            batch.plans[key] = StepPlan(batch, edits, dtype, self._keep_ties, waiting, self._mode.is_processed)
-        plan: StepPlan = batch.plans[key]
-        return plan
-
-    @property
-    def borders(self) -> Borders:
-        """Returns those of the ranks, which are known after a step."""
-        assert self._borders is not None, "a step was taken"
-        return self._borders
-
-
-class _Step:
-    """One step."""
 
     def __init__(
         self,
-        shard: VocabularyShard,
-        borders: Borders,
-        logits: Tensor,
         batch: SamplingBatch,
-        edits: Mapping[str, Tensor],
-        purpose: Purpose,
-        plan: StepPlan,
-        digests: Tensor,
-        mode: LogprobsMode,
-        seeds: Rows,
-        unknown: Rows,
+        logits: Tensor,
+        is_wide: routes.Booleans,
+        whole: WholeSteps,
+        borders: Borders,
+        rank: int,
     ) -> None:
-        self._mode = mode
-        self._exchange, self._borders, self._batch, self._plan = shard.exchange, borders, batch, plan
-        self._digests = digests
-        self._logits, self._edits, self._purpose = logits, edits, purpose
-        self._ids = shard.ids
-        self._position = batch.position
-        self._part = LocalPart(plan, logits, edits, self._ids, self._position, purpose)
-        self._seeds, self._unknown = torch.from_numpy(seeds), unknown
-        self._token_ids = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
-        self._status = torch.empty(len(batch), dtype=torch.int8, device="cpu")
-        self._wholes: list[tuple[Rows, Tensor]] = []
-        self._logprobs: list[Logprobs] = []
-        self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
-
-    def run(self, agreed: Agreement) -> Drawn:
-        """Takes all rounds."""
-        plan, batch = self._plan, self._batch
-        told = self._first_round()
-        if len(self._unknown):
-            of_first = told["seeds"][0]
-            agreed.agree(batch, self._unknown, of_first.numpy())
-            self._seeds[torch.from_numpy(self._unknown)] = of_first
-        self._status = status_of_parts(told["status"])
-        self._take_best(told)
-        self._take_first(told)
-        if len(plan.gathered):
-            whole = self._whole_of(plan.gathered, told["whole"])
-            self._draw_gathered(whole, plan.whole)
-        still_open = [NO_ROWS]
-        maxima = np.full(len(batch), -np.inf, np.float32)
-        maxima[plan.maxima] = told["maxima"].amax(0).numpy()
-        if len(plan.races):
-            own = told["maxima"][:, torch.from_numpy(np.searchsorted(plan.maxima, plan.races))].numpy()
-            still_open.append(self._take_races(plan.races, told, own, maxima[plan.races], plan.near[plan.races]))
-        if len(plan.late) or len(plan.cut):
-            still_open += self._later_rounds(maxima)
-        open_rows = np.sort(np.concatenate(still_open))
-        count = len(open_rows)
-        if count and len(plan.gathered):
-            self._draw_gathered(whole, np.intersect1d(open_rows, plan.gathered))
-            open_rows = np.setdiff1d(open_rows, plan.gathered)
-        if len(open_rows) or len(plan.reported):
-            self._last_rounds(open_rows, maxima)
-        return self._drawn(count)
-
-    def _first_round(self) -> dict[str, Tensor]:
-        plan, batch = self._plan, self._batch
-        parts = [
-            Part("digests", torch.uint8, self._digests),
-            Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[self._unknown])),
-            *self._part.first(),
-            *self._whole_parts(plan.gathered),
-        ]
-        maxima = torch.full((len(batch),), -torch.inf, dtype=torch.float32, device="cpu")
-        if len(plan.best):
-            values, ids = self._part.best()
-            maxima[torch.from_numpy(plan.best)] = values
-            parts += [
-                Part("best_values", torch.float32, values[plan.greedy_among_best]),
-                Part("best_ids", torch.int32, ids[plan.greedy_among_best] + self._ids.start),
-            ]
-        if len(plan.races):
-            near = torch.from_numpy(plan.near[plan.races])
-            leads, lead_ids, maxima[torch.from_numpy(plan.races)] = self._part.leads(self._seeds, None)
-            parts += race.told(leads, lead_ids, self._ids.start, near)
-        parts += [
-            Part("maxima", torch.float32, maxima[torch.from_numpy(plan.maxima)]),
-            Part("status", torch.int8, self._part.status),
-        ]
-        told = tell(self._exchange, parts)
-        check_digests(told["digests"], self._exchange.rank)
-        return told
-
-    def _later_rounds(self, maxima: race.Singles) -> list[Rows]:
-        """Draws the rows whose maximum has to be known first; returns those that are open."""
-        plan = self._plan
-        is_infinite = np.isposinf(maxima[plan.cut])
-        cut = plan.cut[np.isfinite(maxima[plan.cut])]
-        relative = np.where(plan.is_divided[cut], 0.0, maxima[cut]).astype(np.float32)
-        search = CutSearch(plan.top_k[cut], plan.top_p[cut], relative, plan.digits[cut], plan.keep_ties)
-        parts = self._part.cut_rows(cut, maxima)
-        for digit in range(search.rounds):
-            rows = search.rows_of_round(digit)
-            bins = self._part.histograms(parts, search, digit)[torch.from_numpy(rows)]
-            told = tell(self._exchange, [Part("bins", torch.float64, bins)])
-            search.take(digit, told["bins"].view(-1, len(rows), BINS))
-        late_leads, late_ids, _ = self._part.leads(self._seeds, torch.from_numpy(maxima[plan.late]))
-        leads, ids = self._part.cut_leads(self._exchange.rank, self._seeds, parts, search)
-        rows = np.concatenate((plan.late, cut))
-        near = np.full(len(rows), race.NEAR)
-        leads, ids = torch.cat((late_leads, leads)), torch.cat((late_ids, ids))
-        told = tell(self._exchange, race.told(leads, ids, self._ids.start, torch.from_numpy(near)))
-        most = maxima[rows]
-        of_all = np.broadcast_to(most, (self._exchange.size, len(rows)))
-        return [plan.cut[is_infinite], self._take_races(rows, told, of_all, most, near)]
-
-    def _last_rounds(self, open_rows: Rows, maxima: race.Singles) -> None:
-        """Draws the rows that are open, and reports those whose logprobs are made of parts."""
-        parts = self._whole_parts(open_rows)
-        rows = np.setdiff1d(self._plan.reported, open_rows)
-        report = None
-        if len(rows):
-            rank = self._exchange.rank
-            of_rank, is_unsure = self._part.reported(rows, self._mode, maxima)
-            dtype = torch.float32 if self._mode.is_processed else self._logits.dtype
-            tokens = self._token_ids[torch.from_numpy(rows)]
-            scales = Scales(maxima[rows], self._batch.host.temperature[rows]) if self._mode.is_processed else None
-            options = (dtype, self._most_reported, self._mode.is_normalised, tokens)
-            report = ReportedRows(self._borders, rank, rows, of_rank, *options, scales=scales)
-            parts += [*report.told(), Part("is_unsure", torch.bool, is_unsure)]
-        told = tell(self._exchange, parts)
-        if len(open_rows):
-            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows)
-        if report is None:
-            return
-        report.take(told)
-        unsure = rows[told["is_unsure"].any(0).numpy()]
-        parts = self._whole_parts(unsure)
-        if report.is_counted.any():
-            parts.append(report.counts())
-        told = tell(self._exchange, parts)
-        if report.is_counted.any():
-            report.take_counts(told)
-        if len(unsure):
-            self._whole_of(unsure, told["whole"])
-        self._logprobs.append(without_rows(report.logprobs(), unsure))
-
-    def _drawn(self, open_rows: int) -> Drawn:
-        output, more = RowsOutput(self._token_ids, self._status), (open_rows, self._candidates, self._seeds)
-        if not len(self._plan.asking):
-            return Drawn(output, [], NO_ROWS, None, *more)
-        wholes = [(np.isin(rows, self._plan.asking), rows, whole) for rows, whole in self._wholes]
-        rows = np.concatenate([NO_ROWS, *(rows[is_asking] for is_asking, rows, _ in wholes)])
-        wanted = None
-        if len(rows):
-            wanted = self._logits.new_zeros(len(self._batch), self._batch.vocab_size)
-            for is_asking, of_batch, whole in wholes:
-                wanted[torch.from_numpy(of_batch[is_asking])] = whole[torch.from_numpy(is_asking)]
-        return Drawn(output, self._logprobs, np.sort(rows), wanted, *more)
+        verbs = verbs_of(batch, whole.keep_ties)
+        self.candidates: list[Candidates] = []
+        self.segments: list[Segments] = []
+        for dtype, is_of in ((logits.dtype, ~is_wide), (torch.float32, is_wide)):
+            like = logits.new_empty((), dtype=dtype)
+            for least, most in CANDIDATES:
+                rows = np.flatnonzero((verbs >= least) & (verbs <= most) & is_of)
+                if len(rows):
+                    of = RowsOfVerb(f"candidates {len(self.candidates)}", rows, batch, like)
+                    options = (int(verbs[rows].max()), len(borders.ends))
+                    self.candidates.append(Candidates(of, like, *options))
+            rows = np.flatnonzero((verbs == SEGMENTS) & is_of)
+            if len(rows):
+                of = RowsOfVerb(f"segments {len(self.segments)}", rows, batch, like)
+                self.segments.append(Segments(of, borders, rank))
+        self.gathered = RowSet.of(np.flatnonzero(verbs == GATHER), len(batch), logits.device)
+        self.is_edited = bool((is_wide & (verbs != GATHER)).any())
+        self.order: Tensor | None = None
+        if len(self.gathered) < len(batch):
+            in_turn = [*(verb.of.rows.host for verb in self.reduced), self.gathered.host]
+            self.order = to_device(np.argsort(np.concatenate(in_turn)), logits.device)
 
     @property
-    def _most_reported(self) -> int:
-        """Returns how many of the best tokens rows ask for at most."""
-        return int(self._batch.host.logprobs.max())
+    def reduced(self) -> list[Candidates | Segments]:
+        """Returns the rows that are not gathered, in the order in which they are drawn."""
+        return [*self.candidates, *self.segments]
 
-    def _report_kept(self, rows: Rows, values: Tensor, ids: Tensor) -> None:
-        """Keeps the candidates of some rows, which all ranks have, and reports those: floats and int64 [rows, n]."""
-        self._candidates.append((rows, values, ids))
-        if not len(self._plan.kept):
-            return
-        asking = np.flatnonzero(np.isin(rows, self._plan.kept))
-        if not len(asking):
-            return
-        here, of_batch = torch.from_numpy(asking), torch.from_numpy(rows[asking])
-        parameters = self._batch.row_parameters().of_rows(RowSet(rows[asking], of_batch))
-        kept = undivided_logits(values[here], parameters)
-        options = (self._token_ids[of_batch], self._batch.vocab_size, self._most_reported, self._mode)
-        self._logprobs.append(report_kept(rows[asking], kept, ids[here], *options, parameters.temperature))
+    def of_gathered(self, tensor: Tensor) -> Tensor:
+        """Returns the gathered rows of a tensor of the batch."""
+        return self.gathered.take(tensor)
 
-    def _take_best(self, told: Mapping[str, Tensor]) -> None:
-        if len(self._plan.greedy):
-            rank = told["best_values"].argmax(0, keepdim=True)  # the lowest among equals, whose ids are the lowest
-            best, ids = told["best_values"].gather(0, rank), told["best_ids"].gather(0, rank).to(torch.int64)
-            self._token_ids[torch.from_numpy(self._plan.greedy)] = ids.masked_fill_(best == -torch.inf, 0)[0]
-            self._report_kept(self._plan.greedy, best.t(), ids.t())
+    def in_batch(self, gathered: Tensor) -> Tensor:
+        """Returns the logits of a whole batch, [batch, vocab_size], of which the rows of other verbs are not used."""
+        if self.order is None:
+            return gathered
+        return self.gathered.put(gathered, gathered.new_full((len(self.order), gathered.shape[1]), -torch.inf))
 
-    def _take_first(self, told: Mapping[str, Tensor]) -> None:
-        plan = self._plan
-        if not len(plan.first):
-            return
-        ranks, rows, most = len(told["first_values"]), len(plan.first), plan.most
-        values, ids = told["first_values"], told["first_ids"].to(torch.int64)
-        if len(plan.candidates) < rows * most:
-            some_values, some_ids = values, ids
-            values, ids = values.new_full((ranks, rows * most), -torch.inf), ids.new_zeros(ranks, rows * most)
-            values[:, plan.candidates], ids[:, plan.candidates] = some_values, some_ids
-        values, ids = merged(values.view(ranks, rows, most), ids.view(ranks, rows, most), most)
-        ids.masked_fill_(values == -torch.inf, 0)
-        for here, dtype in plan.first_tensors:
-            of_batch = torch.from_numpy(plan.first)[here]
-            place, _ = self._sample(values[here].to(dtype), of_batch, False, {})
-            self._token_ids[of_batch] = ids[here].gather(1, place.unsqueeze(1)).squeeze(1)
-        self._report_kept(plan.first, values, ids)
 
-    def _take_races(
-        self, rows: Rows, told: Mapping[str, Tensor], own: race.Singles, most: race.Singles, near: race.Floats
-    ) -> Rows:
-        """Notes the winners; returns the rows that are open."""
-        temperature = self._batch.host.temperature[rows].astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            difference = own.astype(np.float64) - most.astype(np.float64)
-            log_scales = np.where(own == most, 0.0, difference / temperature)
-        found = race.decide(told, log_scales, near, self._borders)
-        is_masked = np.isneginf(most)
-        self._token_ids[torch.from_numpy(rows)] = torch.from_numpy(np.where(is_masked, 0, found.token_ids))
-        still_open: Rows = rows[found.is_open & ~is_masked]
-        return still_open
+class SplitSteps:
+    """Steps of one rank.
 
-    def _whole_parts(self, rows: Rows) -> list[Part]:
-        if not len(rows):
-            return []
-        own = self._logits[torch.from_numpy(rows), : len(self._ids)]
-        return [Part("whole", self._logits.dtype, self._borders.padded(own))]
+    Args:
+        shard: Part of the rank.
+        whole: Steps of rows that are gathered.
+    """
 
-    def _whole_of(self, rows: Rows, told: Tensor) -> Tensor:
-        """Returns the logits of the whole vocabulary of rows, of what all ranks have told, and keeps them."""
-        whole = self._borders.joined(told.view(len(told), len(rows), self._borders.most_ids))
-        self._wholes.append((rows, whole))
-        return whole
+    def __init__(self, shard: VocabularyShard, whole: WholeSteps) -> None:
+        self._shard, self._whole = shard, whole
+        self._consistency = RankConsistency(shard.exchange, f"{whole.keep_ties} {whole.logprobs_mode.value}")
+        self._borders: Borders | None = None
+        self._room: Tensor | None = None
 
-    def _draw_gathered(self, whole: Tensor, rows: Rows) -> None:
-        """Draws rows of those that were gathered in the first round: ``whole`` has all of these."""
-        if len(rows):
-            self._draw_whole(whole[torch.from_numpy(np.searchsorted(self._plan.gathered, rows))], rows)
+    def agree(self, batch: SamplingBatch, logits: Tensor) -> None:
+        """Compares the requests of all ranks if the batch has changed: see `RankConsistency.agree`."""
+        self._borders_on(logits.device)
+        self._consistency.agree(batch, logits)
 
-    def _draw_whole(self, whole: Tensor, rows: Rows) -> None:
-        there = torch.from_numpy(rows)
-        edits = edits_of_rows(self._edits, there)
-        self._token_ids[there], self._status[there] = self._sample(whole, there, self._plan.keep_ties, edits)
+    def draw(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose) -> SamplerOutput:
+        """Takes a step with the other ranks.
 
-    def _sample(
-        self, logits: Tensor, of_batch: Tensor, keep_ties: bool, edits: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Draws as a step that is not split does, from rows of a batch."""
-        numbers = [getattr(self._plan.parameters, name)[of_batch] for name in DISTRIBUTION]
-        keys = (self._seeds[of_batch], self._position[of_batch], int(self._purpose))
-        drawn: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(
-            logits, None, *numbers, *keys, keep_ties, **edits
-        )[:2]
-        return drawn
+        Args:
+            logits: floats [batch, width] of this rank.
+            batch: The requests, or the places of their drafts, the same on all ranks.
+            allowed: A grammar's bitmask; None: all ids.
+            purpose: Purpose of the noise.
+
+        Returns:
+            The output of the ordinary step of whole rows.
+
+        Raises:
+            ValueError: Another rank has other requests.
+            RuntimeError: Another rank is gone.
+        """
+        self.agree(batch, logits)
+        is_wide = batch.host.is_processed | (np.False_ if allowed is None else allowed.is_for(len(batch)))
+        if is_wide.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
+            is_wide = np.ones_like(is_wide)
+        plan = self._plan_of(batch, logits, is_wide)
+        own = self._own_parts(logits, batch, allowed, plan)
+        fields = [field for verb in plan.reduced for field in verb.fields(own[verb.of.dtype])]
+        borders = self._borders_on(logits.device)
+        if len(plan.gathered):
+            part = plan.of_gathered(logits[:, : len(self._shard.ids)])
+            fields.append(Field("logits", logits.dtype, borders.padded(part)))
+        if logits.is_cpu:
+            fields.append(Field("digests", torch.uint8, self._consistency.digests(batch, logits, allowed, purpose)))
+        found = gather_fields(self._shard.exchange, fields, logits.device)
+        if logits.is_cpu:
+            self._consistency.check(found["digests"])
+        drawn = [verb.draw(found, batch, purpose) for verb in plan.candidates]
+        if plan.segments:
+            fields = [field for verb in plan.segments for field in verb.race(found, own[verb.of.dtype], batch, purpose)]
+            raced = gather_fields(self._shard.exchange, fields, logits.device)
+            drawn += [verb.draw(raced) for verb in plan.segments]
+        status = [verb.of.status(found) for verb in plan.reduced]
+        output = None
+        if len(plan.gathered):
+            whole = plan.in_batch(borders.joined(found["logits"].view(-1, len(plan.gathered), borders.most_ids)))
+            output = self._whole.take(whole, batch, allowed, purpose)
+            if plan.order is None:
+                return output
+            drawn.append(plan.of_gathered(output.token_ids))
+            status.append(plan.of_gathered(output.status))
+        assert plan.order is not None, "rows of several verbs are put in order"
+        token_ids, statuses = (torch.cat(of_verbs).index_select(0, plan.order) for of_verbs in (drawn, status))
+        if output is None:
+            return SamplerOutput(token_ids, statuses, None)
+        return output._replace(token_ids=token_ids, status=statuses)
+
+    def gather_rows(self, batch: SamplingBatch, same: Sequence[object], *parts: Tensor) -> list[Tensor]:
+        """Gathers rows of the whole vocabulary for the verification of drafts that were sampled.
+
+        Args:
+            batch: The requests, on which the ranks agree.
+            same: Arguments that have to be the same on all ranks, which they compare on a CPU: a device would have to
+                be waited for.
+            parts: Tensors [rows, width] of this rank.
+
+        Returns:
+            Tensors [rows, vocab_size].
+
+        Raises:
+            ValueError: Another rank has other arguments.
+            RuntimeError: Another rank is gone.
+        """
+        logits = parts[0]
+        if logits.is_cpu:
+            given = [each.numpy().tobytes() if isinstance(each, Tensor) else str(each).encode() for each in same]
+            digests = self._consistency.digests(batch, logits, drafts=b" ".join(given))
+            self._consistency.compare(digests, logits.device)
+        return gather_rows(self._shard, self._borders_on(logits.device), *parts)
+
+    def _borders_on(self, device: torch.device) -> Borders:
+        if self._borders is None:
+            self._borders = self._shard.find_borders(device)
+        return self._borders
+
+    def _plan_of(self, batch: SamplingBatch, logits: Tensor, is_wide: routes.Booleans) -> SplitPlan:
+        # Its own: of another sampler's plan these ranks may have agreed on nothing.
+        key = (self, logits.dtype, is_wide.tobytes())
+        borders, rank = self._borders_on(logits.device), self._shard.exchange.rank
+        return batch.plans.of(SplitPlan, key, lambda: SplitPlan(batch, logits, is_wide, self._whole, borders, rank))
+
+    def _own_parts(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: SplitPlan
+    ) -> dict[torch.dtype, OwnPart]:
+        """Returns this rank's part as it is, and, where rows are edited, the edited one."""
+        ids = self._shard.ids
+
+        def part(tensor: Tensor) -> OwnPart:
+            return OwnPart(ids, tensor if len(ids) else tensor.new_full((len(batch), 1), -torch.inf))
+
+        parts = {logits.dtype: part(logits[:, : len(ids)])}
+        if plan.is_edited:
+            # Edits are those of whole rows, of which all but the part means nothing.
+            shape, room = (len(batch), batch.vocab_size), self._room
+            if room is None or (room.shape, room.dtype, room.device) != (shape, logits.dtype, logits.device):
+                room = self._room = logits.new_zeros(shape)
+            room[:, ids.start : ids.stop] = logits[:, : len(ids)]
+            edited = batch.edited(room, allowed, has_ranges=False)
+            assert edited is not None, "rows are edited"
+            parts[torch.float32] = part(edited[:, ids.start : ids.stop])
+        return parts

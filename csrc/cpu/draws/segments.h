@@ -23,7 +23,6 @@ struct Lead {
   size_t index = 0;
   double score = 0;  // with the lesser cut
   double most = 0;   // with the larger one
-  double other = 0;  // what no other one exceeds, or anything that is surely behind
 };
 
 template <typename Type>
@@ -99,43 +98,6 @@ class SegmentedDraw {
     }
   }
 
-  /// The segment that leads among some, of a row that is a part of another one; what scores less
-  /// than the leader by this share of it need not be weighed.
-  Lead leading_segment(size_t first, size_t end, const Cut& least, const Cut& most, double slack) {
-    Lead lead{.index = first};
-    bound_scores(most);
-    if (first >= end) {
-      return lead;
-    }
-    for (size_t segment = first + 1; segment < end; ++segment) {
-      lead.index = scores_[segment] > scores_[lead.index] ? segment : lead.index;
-    }
-    const size_t begun = lead.index;
-    lead = score_of_segment(begun, least, most);
-    for (size_t segment = first; segment < end; ++segment) {
-      const double enough = lead.score * (1 - slack);
-      if (segment == begun || scores_[segment] < enough ||
-          bound_sum(segment, most) / noise_[segment] < enough) {
-        continue;
-      }
-      Lead next = score_of_segment(segment, least, most);
-      next.other = lead.other;
-      if (next.score > lead.score) {
-        std::swap(next, lead);
-      }
-      lead.other = std::max(lead.other, next.most);
-    }
-    return lead;
-  }
-
-  /// The scores of one segment.
-  Lead score_of_segment(size_t segment, const Cut& least, const Cut& most) const {
-    double weights[kSegment];
-    const double noise = noise_[segment];
-    const double score = weigh(segment, least, weights) / noise;
-    return {segment, score, least == most ? score : weigh(segment, most, weights) / noise};
-  }
-
   /// The id that leads in a segment, by what the larger cut keeps; a score of 0 where the other
   /// does not keep it.
   Lead leading_place(size_t segment, const Cut& least, const Cut& most) const {
@@ -146,7 +108,6 @@ class SegmentedDraw {
     Lead lead;
     for (size_t i = 0; i < kSegment; ++i) {
       const double score = weights[i] / noise[i];
-      lead.other = std::max(lead.other, std::min(score, lead.most));
       if (score > lead.most) {
         lead.index = i;
         lead.most = score;
@@ -165,8 +126,44 @@ class SegmentedDraw {
 
   /// The id that is drawn whatever lies between what the two cuts keep; none where that matters.
   std::optional<size_t> draw_between(const Cut& least, const Cut& most) {
-    const std::optional<size_t> segment = draw_segment(least, most);
-    return segment.has_value() ? draw_place(*segment, least, most) : std::nullopt;
+    const std::optional<Scored> winner = draw_segment(least, most);
+    return winner.has_value() ? draw_place(winner->segment, least, most) : std::nullopt;
+  }
+
+  /// A segment, and its score with the cut that keeps least.
+  struct Scored {
+    size_t segment;
+    double score;
+  };
+
+  /// The segment that is drawn with both cuts and any between them; none where it is not one.
+  std::optional<Scored> draw_segment(const Cut& least, const Cut& most) {
+    double weights[kSegment];
+    bound_scores(most);
+    const auto score_of = [&](size_t segment, const Cut& cut) {
+      return weigh(segment, cut, weights) / noise_[segment];
+    };
+    auto [best, best_score] = tighten_bounds(
+        most, [&](size_t segment) { return Scored{segment, score_of(segment, least)}; });
+    double best_most = least == most ? best_score : score_of(best, most);
+    double highest_other = 0;
+    for (size_t segment = 0, first = best; segment < segments(); ++segment) {
+      if (segment == first || scores_[segment] < best_score) {
+        continue;
+      }
+      const double score = score_of(segment, least);
+      const double score_with_most = least == most ? score : score_of(segment, most);
+      const bool is_better = score > best_score || (score == best_score && segment < best);
+      const double loser = is_better ? best_most : score_with_most;
+      highest_other = loser > highest_other ? loser : highest_other;
+      if (is_better) {
+        best = segment;
+        best_score = score;
+        best_most = score_with_most;
+      }
+    }
+    const bool is_certain = least == most || highest_other < best_score;
+    return is_certain ? std::optional<Scored>({best, best_score}) : std::nullopt;
   }
 
  private:
@@ -211,42 +208,6 @@ class SegmentedDraw {
       store(values + i, larger(quotients, splat(-kInfinity)));  // -inf / +inf is NaN
     }
     return exp_differences(values, kSegment, 0.0F, weights);
-  }
-
-  /// A segment, and its score with the cut that keeps least.
-  struct Scored {
-    size_t segment;
-    double score;
-  };
-
-  /// The segment that is drawn with both cuts and any between them; none where it is not one.
-  std::optional<size_t> draw_segment(const Cut& least, const Cut& most) {
-    double weights[kSegment];
-    bound_scores(most);
-    const auto score_of = [&](size_t segment, const Cut& cut) {
-      return weigh(segment, cut, weights) / noise_[segment];
-    };
-    auto [best, best_score] = tighten_bounds(
-        most, [&](size_t segment) { return Scored{segment, score_of(segment, least)}; });
-    double best_most = least == most ? best_score : score_of(best, most);
-    double highest_other = 0;
-    for (size_t segment = 0, first = best; segment < segments(); ++segment) {
-      if (segment == first || scores_[segment] < best_score) {
-        continue;
-      }
-      const double score = score_of(segment, least);
-      const double score_with_most = least == most ? score : score_of(segment, most);
-      const bool is_better = score > best_score || (score == best_score && segment < best);
-      const double loser = is_better ? best_most : score_with_most;
-      highest_other = loser > highest_other ? loser : highest_other;
-      if (is_better) {
-        best = segment;
-        best_score = score;
-        best_most = score_with_most;
-      }
-    }
-    const bool is_certain = least == most || highest_other < best_score;
-    return is_certain ? std::optional<size_t>(best) : std::nullopt;
   }
 
   /// Bounds scores by all logits of their segments, as far as they may be the highest: then hardly

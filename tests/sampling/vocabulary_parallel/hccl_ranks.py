@@ -74,7 +74,7 @@ def main() -> None:
     """Runs the rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100)
-    parser.add_argument("--drafts", type=int, default=2, metavar="PASSES")
+    parser.add_argument("--drafts", type=int, default=4, metavar="PASSES")
     parser.add_argument("--costs", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)

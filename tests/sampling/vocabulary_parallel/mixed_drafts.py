@@ -10,7 +10,7 @@ from mixed_rows import Case, batch_of, random_case
 from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingParams, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling import Sampler, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
@@ -60,14 +60,13 @@ def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = F
 
 
 def drawn_drafts(number: int, size: int, rule: str, places: int = 24) -> DraftCase:
-    """Drafts that were drawn from known distributions, dense or listed, or from none; nobody asks for logprobs."""
+    """Drafts that were drawn from known distributions, dense or listed, or from none."""
     rng, generator = random.Random(number), torch.Generator().manual_seed(number)
     drafts = random_drafts(number, size, places)
     case = drafts.case
-    params = [SamplingParams(**{**each.to_mapping(), "logprobs": None}) for each in case.params]
     vocab_size, of_draft = case.vocab_size, [place for place in range(places) if place not in drafts.ends]
     kind = rng.choice(("dense", "near", "listed", "certain"))
-    drafts = drafts._replace(case=case._replace(params=params), rule=rule)
+    drafts = drafts._replace(rule=rule)
     if kind == "certain" or not of_draft:
         return drafts
     noise = torch.randn(len(of_draft), vocab_size, generator=generator)
@@ -116,8 +115,8 @@ def steps_of(
             sampler=sampler,
             bitmask=drafts.case.bitmask,
             rule=drafts.rule,
-            draft_probabilities=q,
-            draft_candidates=drafts.candidates,
+            draft_probabilities=None if q is None else q.to(device),
+            draft_candidates=None if drafts.candidates is None else drafts.candidates.to(device),
         )
         verified.append_to(batch)
         found.append(on_cpu(verified))
@@ -188,7 +187,7 @@ def check_split(drafts: DraftCase, device: str = "cpu") -> int:
 def verify_on_rank(exchange: Exchange, passes: int, device: str = "cpu") -> str:
     """Verifies drafts in so many passes; returns what to print, or ends with an error where something differs."""
     for number in range(passes):
-        rule = RULES[number % len(RULES)] if device == "cpu" else None
+        rule = RULES[number % len(RULES)]
         if rule is None:
             drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
         else:

@@ -99,7 +99,6 @@ class Found(NamedTuple):
 
     outputs: list[SamplerOutput]
     sent: list[int]
-    open_rows: int
 
 
 def on_rank(case: Case, exchange: Exchange, steps: int = 2, device: str = "cpu") -> Found:
@@ -108,7 +107,7 @@ def on_rank(case: Case, exchange: Exchange, steps: int = 2, device: str = "cpu")
     batch, sampler = batch_of(case, device), Sampler(**case.options, shard=shard)
     part = part_of(case.logits, shard).to(device)
     outputs = [on_cpu(sampler(part, batch, bitmask=case.bitmask)) for _ in range(steps)]
-    return Found(outputs, counted.sent, 0 if sampler.split is None else sampler.split.open_rows)
+    return Found(outputs, counted.sent)
 
 
 def split(case: Case, device: str = "cpu", steps: int = 2) -> list[Found]:

@@ -83,6 +83,47 @@ def test_logprobs(mode: str, widths: tuple[int, ...], dtype: torch.dtype) -> Non
     check_split(Case(logits.to(dtype), params, prompts, None, widths, {"logprobs_mode": mode}))
 
 
+REPORTED: tuple[dict[str, Any], ...] = (
+    {"kept": True, "top_k": 7},
+    {"logprob_ids": [5, 590], "logprobs": 2, "top_p": 0.8},
+    {"mirostat_tau": 3.0},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"top_k": 40},
+    {},
+)
+
+
+def test_kept_sets_named_ids_and_states(device: str) -> None:
+    """What whole rows alone tell is that of whole rows, and of requests without a seed it is the first rank's."""
+    logits = logits_of(600)
+
+    def steps(sampler: Sampler, logits: torch.Tensor, seed: int = 0, has_seeds: bool = True) -> list[Any]:
+        batch, found = SamplingBatch(600, device, generator=torch.Generator().manual_seed(seed)), []
+        batch.extend(rows_of(*({"seed": None, **each} if not has_seeds else each for each in REPORTED)))
+        batch.flush()  # what edits rows has their own seeds then
+        for _ in range(3):
+            output = sampler(logits, batch)
+            assert output.logprobs is not None
+            assert output.kept is not None
+            found += [*output[:2], *output.logprobs, *output.kept, [batch.states[row] for row in range(2, ROWS, 6)]]
+        return found
+
+    def same(one: list[Any], other: list[Any]) -> bool:
+        each = zip(one, other, strict=True)
+        return all(torch.equal(*pair) if isinstance(pair[0], torch.Tensor) else pair[0] == pair[1] for pair in each)
+
+    def on_rank(exchange: Exchange) -> tuple[list[Any], list[Any]]:
+        shard = shards_of((300, 310), 600, exchange)
+        sampler, part = Sampler(shard=shard), part_of(logits, shard).to(device)
+        return steps(sampler, part), steps(sampler, part, exchange.rank, has_seeds=False)
+
+    (seeded, first), (also_seeded, second) = on_threads(2, on_rank)
+    whole = steps(Sampler(), logits.to(device))
+    assert same(seeded, whole)
+    assert same(also_seeded, whole)
+    assert same(first, second)
+
+
 def test_a_batch_that_has_other_requests_in_the_next_step() -> None:
     """As many as before, with another top-k."""
     logits = logits_of(600)
