@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace ascend_sample {
 
@@ -88,14 +89,14 @@ struct SampleRowsArguments {
       std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema +
       ", *, Tensor? is_kept_wanted=None, int logprobs=-1, Tensor? logprob_rows=None, "
       "Tensor? logprob_ids=None, bool is_normalised=True, bool is_processed=False)";
-  /// int64 [rows], int8 [rows]; int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows], or
-  /// nothing where no set is wanted; float32 and int64 [asking, 1 + logprobs + ids that are named],
-  /// int64 [asking], or nothing where no logprobs are.
+  /// int64 [rows], int8 [rows]. Kept sets, where one is wanted: offsets, int64 [rows + 1]; ids and
+  /// logprobs, int32 and float32 [kept]; their counts, int32 [rows]. Logprobs, where they are:
+  /// values and ids, float32 and int64 [asking, 1 + logprobs + ids that are named]; ranks, int64
+  /// [asking].
   static constexpr const char* kResults =
-      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor kept_logprobs, "
-      "Tensor counts, Tensor values, Tensor ranked_ids, Tensor ranks)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                             at::Tensor, at::Tensor, at::Tensor>;
+      "(Tensor token_ids, Tensor status, Tensor[] kept, Tensor[] logprobs)";
+  using Results =
+      std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vector<at::Tensor>>;
   void check() const;
   // No allocate_outputs(): how much is kept depends on the logits. The fake kernel is in Python,
   // which has symbols for such sizes (sampling/step/kept.py).

@@ -77,7 +77,7 @@ class RowSampling:
         """
         found = self._distributions.probabilities(logits)
         if found.is_cpu and (is_empty := found[:, 0].isnan()).any():
-            found[is_empty] = torch.eye(1, found.shape[1])
+            found[is_empty] = torch.eye(1, found.shape[1], device="cpu")
         return found
 
     def draft_noise(self, positions: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class Maker : RowMaker {
                           .purpose = static_cast<uint32_t>(bits()),
                           .keeps_ties = one_in(4),
                           .wants_distribution = one_in(3),
-                          .near = std::nullopt,
+                          .wants_list = false,
                           .edits = {}};
     made.is_need_logits = made.request->wants_distribution;
     made.is_need_sample_result = false;
@@ -129,9 +129,7 @@ class Maker : RowMaker {
     if (one_in(3)) {
       made.request->edits = make_edits(*this, size);
     }
-    if (!made.request->wants_distribution && one_in(2)) {
-      made.request->near = pick({kNan, -1.0F, -1.0F, 0.0F, 1.0F, 0.01F, uniform()});
-    }
+    made.request->wants_list = !made.request->wants_distribution && one_in(2);
   }
 
   /// What is asked of a row's best tokens. A token that is given is often a large logit.
@@ -311,10 +309,7 @@ std::string FuzzCase::describe() const {
     append(text, "seed %lld, position %lld, purpose %u%s\n", static_cast<long long>(request->seed),
            static_cast<long long>(request->position), request->purpose,
            request->keeps_ties ? ", ties kept" : "");
-    if (request->near.has_value()) {
-      append(text, "  its list is wanted, and what its token is near to: %g\n",
-             static_cast<double>(*request->near));
-    }
+    text += request->wants_list ? "  its list is wanted\n" : "";
   }
   text += request.has_value() ? request->edits.describe() : "";
   if (ranking.has_value()) {

@@ -52,8 +52,8 @@ struct FuzzCase {
     int64_t position;
     uint32_t purpose;
     bool keeps_ties;
-    bool wants_distribution;    // instead of a token
-    std::optional<float> near;  // of a token: as of RememberingRows, and what is kept is listed
+    bool wants_distribution;  // instead of a token
+    bool wants_list;          // what is kept is listed as well
     FuzzEdits edits;
   };
   std::optional<Request> request;

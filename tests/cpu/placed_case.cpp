@@ -90,11 +90,9 @@ SamplingCall PlacedCase::sampling_call(const FuzzCase& fuzz_case, const Logits& 
                     .keeps_ties = request.keeps_ties,
                     .selected = number(kNotSelected),
                     .status = number(RowStatus{-1})};  // has to be written
-  if (request.near.has_value()) {
-    remembering_ = {number(*request.near), number(0.0F)};
+  if (request.wants_list) {
     call.is_kept_wanted = &kIsWanted;
     call.kept = &list_;
-    call.remembering = &remembering_;
   }
   return call;
 }

@@ -114,7 +114,6 @@ class PlacedCase {
   Placement placement_;
   std::deque<Block> blocks_;
   KeptList list_;
-  RememberingRows remembering_;
   AnyCall call_;
 };
 

@@ -92,8 +92,9 @@ EACH_NAME = pytest.mark.parametrize("name", EACH)
 
 
 def _all_equal(left: Any, right: Any) -> bool:
-    pairs = zip(left, right, strict=True) if isinstance(left, tuple) else [(left, right)]
-    return all(a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+    if isinstance(left, tuple | list):
+        return all(_all_equal(*each) for each in zip(left, right, strict=True))
+    return bool(left.shape == right.shape and torch.equal(left.nan_to_num(), right.nan_to_num()))
 
 
 def _changed(arguments: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:

@@ -136,11 +136,11 @@ def test_places_of_the_operator() -> None:
     given, wanted = (one, ids.int() * 7, one, 0 * one, ids, ids), {"is_kept_wanted": torch.tensor([True, False, True])}
     logits, rows = torch.randn(3, 40), torch.tensor([2, 0, 2])
     sample = torch.ops.ascend_sample.sample_rows
-    token_ids, _, offsets, kept_ids, log_probs, counts, *_ = sample(logits, None, *given, **wanted)
+    token_ids, _, (offsets, kept_ids, log_probs, counts), _ = sample(logits, None, *given, **wanted)
     assert offsets.tolist() == [0, 40, 40, 54]
     assert counts.tolist() == [40, 0, 14]
     assert len(kept_ids) == len(log_probs) == 54
     assert torch.equal(token_ids, sample(logits, None, *given)[0])
-    of_rows = (sample(*each, *given, **wanted) for each in ((logits, rows), (logits[rows], None)))
-    for found, expected in zip(*of_rows, strict=True):
+    of_rows = [sample(*each, *given, **wanted) for each in ((logits, rows), (logits[rows], None))]
+    for found, expected in zip(*((*tensors, *kept) for *tensors, kept, _ in of_rows), strict=True):
         assert torch.equal(found, expected)

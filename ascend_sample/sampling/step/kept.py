@@ -257,27 +257,25 @@ def _fake(
     is_normalised: bool = True,
     is_processed: bool = False,
     **edits: Any,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
     """Has the shapes of the operator's results; how much is kept is a size that is not known before."""
     wanted = {"is_kept_wanted": is_kept_wanted, "logprobs": logprobs, "logprob_rows": logprob_rows}
     wanted |= {"logprob_ids": logprob_ids, "is_normalised": is_normalised, "is_processed": is_processed}
     torch.ops.ascend_sample.check_sample_rows(logits, rows, *requests, **edits, **wanted)
     count = (logits if rows is None else rows).shape[0]
-    is_kept = is_kept_wanted is not None
-    kept = torch.library.get_ctx().new_dynamic_size() if is_kept else 0
-    asking = (count if logprob_rows is None else logprob_rows.shape[0],) if logprobs >= 0 else (0,)
-    named = 0 if logprob_ids is None else logprob_ids.shape[1]
-    ranked = (*asking, 1 + logprobs + named) if logprobs >= 0 else (0,)
+    shapes: dict[str, list[tuple[Any, torch.dtype]]] = {"kept": [], "logprobs": []}
+    if is_kept_wanted is not None:
+        kept = torch.library.get_ctx().new_dynamic_size()
+        sizes = (count + 1, kept, kept, count)
+        shapes["kept"] = list(zip(sizes, (torch.int64, torch.int32, torch.float32, torch.int32), strict=True))
+    if logprobs >= 0:
+        asking = count if logprob_rows is None else logprob_rows.shape[0]
+        ranked = (asking, 1 + logprobs + (0 if logprob_ids is None else logprob_ids.shape[1]))
+        shapes["logprobs"] = [(ranked, torch.float32), (ranked, torch.int64), (asking, torch.int64)]
     return (
         logits.new_empty(count, dtype=torch.int64),
         logits.new_empty(count, dtype=torch.int8),
-        logits.new_empty(count + 1 if is_kept else 0, dtype=torch.int64),
-        logits.new_empty(kept, dtype=torch.int32),
-        logits.new_empty(kept, dtype=torch.float32),
-        logits.new_empty(count if is_kept else 0, dtype=torch.int32),
-        logits.new_empty(ranked, dtype=torch.float32),
-        logits.new_empty(ranked, dtype=torch.int64),
-        logits.new_empty(asking, dtype=torch.int64),
+        *([logits.new_empty(size, dtype=dtype) for size, dtype in each] for each in shapes.values()),
     )
 
 

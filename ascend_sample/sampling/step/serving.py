@@ -214,9 +214,8 @@ def draw_on_cpu(
     assert len(placement.groups) == 1, "the kernel serves all rows"
     tensors = placement.groups[0].parameters.tensors_at(position)
     operator = torch.ops.ascend_sample.sample_rows
-    token_ids, status, *found = operator(logits, None, *tensors, int(purpose), keep_ties, **edits, **wanted)
-    sets = found[:4] if "is_kept_wanted" in wanted else ()
-    return Drawn(token_ids, status, logits, None, sets, found[4:] if "logprobs" in wanted else ())
+    token_ids, status, sets, logprobs = operator(logits, None, *tensors, int(purpose), keep_ties, **edits, **wanted)
+    return Drawn(token_ids, status, logits, None, sets, logprobs)
 
 
 def draw_on_device(

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "adapter.h"
@@ -17,14 +18,6 @@ namespace ascend_sample::cpu {
 namespace {
 
 constexpr const char* kSampleRows = SampleRowsArguments::kName;
-
-/// What is kept of all rows, as CSR.
-struct KeptSets {
-  at::Tensor offsets = at::empty({0}, at::kLong);
-  at::Tensor ids = at::empty({0}, at::kInt);
-  at::Tensor logprobs = at::empty({0}, at::kFloat);
-  at::Tensor counts = at::empty({0}, at::kInt);
-};
 
 /// Puts the lists of all rows one behind the other; each goes when it has been copied. To wake
 /// other threads takes longer than to copy a few.
@@ -42,23 +35,22 @@ void gather(std::vector<KeptList>& lists, const int64_t* offsets, int32_t* ids, 
   });
 }
 
-KeptSets kept_sets_of(std::vector<KeptList>& lists) {
+/// Returns what is kept of all rows, as CSR: offsets, ids, log-probabilities and counts.
+std::vector<at::Tensor> kept_sets_of(std::vector<KeptList>& lists) {
   const auto count = static_cast<int64_t>(lists.size());
-  KeptSets sets;
-  sets.offsets = at::empty({count + 1}, at::kLong);
-  sets.counts = at::empty({count}, at::kInt);
-  auto* const ends = sets.offsets.mutable_data_ptr<int64_t>();
-  auto* const sizes = sets.counts.mutable_data_ptr<int32_t>();
+  const at::Tensor offsets = at::empty({count + 1}, at::kLong);
+  const at::Tensor counts = at::empty({count}, at::kInt);
+  auto* const ends = offsets.mutable_data_ptr<int64_t>();
+  auto* const sizes = counts.mutable_data_ptr<int32_t>();
   ends[0] = 0;
   for (int64_t row = 0; row < count; ++row) {
     sizes[row] = static_cast<int32_t>(lists[static_cast<size_t>(row)].count());
     ends[row + 1] = ends[row] + sizes[row];
   }
-  sets.ids = at::empty({ends[count]}, at::kInt);
-  sets.logprobs = at::empty({ends[count]}, at::kFloat);
-  gather(lists, ends, sets.ids.mutable_data_ptr<int32_t>(),
-         sets.logprobs.mutable_data_ptr<float>());
-  return sets;
+  const at::Tensor ids = at::empty({ends[count]}, at::kInt);
+  const at::Tensor logprobs = at::empty({ends[count]}, at::kFloat);
+  gather(lists, ends, ids.mutable_data_ptr<int32_t>(), logprobs.mutable_data_ptr<float>());
+  return {offsets, ids, logprobs, counts};
 }
 
 /// What is reported of the tokens of the rows that ask, and where it goes. It stays where it is.
@@ -149,19 +141,15 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
     call.ranked = &report->draws;
   }
   serve(&Kernel::sample_requests, call);
-  const KeptSets kept = arguments.is_kept_wanted.has_value() ? kept_sets_of(lists) : KeptSets{};
-  const auto result_of = [&](at::Tensor Report::*member, c10::ScalarType dtype) {
-    return report.has_value() ? (*report).*member : at::empty({0}, dtype);
-  };
-  return {token_ids,
-          status,
-          kept.offsets,
-          kept.ids,
-          kept.logprobs,
-          kept.counts,
-          result_of(&Report::values, at::kFloat),
-          result_of(&Report::ids, at::kLong),
-          result_of(&Report::ranks, at::kLong)};
+  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> logprobs;
+  if (arguments.is_kept_wanted.has_value()) {
+    kept = kept_sets_of(lists);
+  }
+  if (report.has_value()) {
+    logprobs = {report->values, report->ids, report->ranks};
+  }
+  return {token_ids, status, std::move(kept), std::move(logprobs)};
 }
 
 }  // namespace

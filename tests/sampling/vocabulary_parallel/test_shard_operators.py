@@ -42,7 +42,8 @@ def test_the_best_of_the_winners_is_the_draw_of_whole_rows(dtype: torch.dtype, e
     drawn = torch.stack(ids).gather(0, best)[0]
     _, _, temperature, min_p, seed, position = keys_of(0, maximum)
     off = torch.full((ROWS,), -1, dtype=torch.int32), torch.ones(ROWS)
-    expected, _ = OPERATORS.sample_rows(logits, None, temperature, *off, min_p, seed, position, Purpose.DRAW, False)
+    request = (temperature, *off, min_p, seed, position, Purpose.DRAW, False)
+    expected = OPERATORS.sample_rows(logits, None, *request)[0]
     assert torch.equal(drawn, expected)
     assert [float(each[3]) for each in scores] == [0, 0]  # nothing has weight there
     assert float(scores[0][4]) == 0
