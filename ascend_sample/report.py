@@ -41,7 +41,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "no filter": {},
     "top_k=5000": {"top_k": 5000},
     "penalties, top_k=20": {"top_k": 20} | PENALTIES,
-    "a bias, a ban, top_k=50": {"top_k": 50, "logit_bias": {1: 2.0}, "bad_ids": [0]},
+    "a bias, a ban, top_k=50": {"top_k": 50, "logit_bias": {1: 2.0}, "suppress_token_ids": [0]},
     "top_k=50, logprobs=5": {"top_k": 50, "logprobs": 5},
 }
 """The kinds of requests whose steps are looked at, by what the table calls them."""
@@ -197,7 +197,7 @@ def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], bu
 
 def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch) -> Callable[[], torch.Tensor]:
     """Captures a step that has room for what requests of one kind ask for; returns what prepares and replays it."""
-    edits = sum(len(fields.get(name, ())) for name in ("logit_bias", "bad_ids"))
+    edits = sum(len(fields.get(name, ())) for name in ("logit_bias", "suppress_token_ids"))
     rows, vocab_size = logits.shape
     is_ranked = fields.get("temperature") == 0 or 1 <= fields.get("top_k", 0) <= min(LARGEST_FUSED_K, vocab_size - 1)
     step = StaticStep(

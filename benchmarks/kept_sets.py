@@ -27,7 +27,7 @@ CELLS: Final[dict[str, dict[str, Any]]] = {
 
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
-    records = times_of(CELLS, {WITHOUT: {}, KEPT: {"kept": True}}, seconds)
+    records = times_of(CELLS, {WITHOUT: {}, KEPT: {"return_sampling_mask": True}}, seconds)
     return run_of(records, map(judge, records))
 
 

@@ -50,7 +50,7 @@ KINDS: Final = (
     Kind("no filter", 2.5, {}),
     Kind("p=0.9", 3, {"top_p": 0.9}),
     Kind("penalties, k=20 p=0.8 T=0.7", 5, {"top_k": 20, "top_p": 0.8, "temperature": 0.7} | PENALTIES, True),
-    Kind("bias and ban, k=50", 5, {"top_k": 50, "logit_bias": {3: 1.0, 77: -2.0}, "bad_ids": [9]}, True),
+    Kind("bias and ban, k=50", 5, {"top_k": 50, "logit_bias": {3: 1.0, 77: -2.0}, "suppress_token_ids": [9]}, True),
     Kind("bitmask, k=50", 2, {"top_k": 50}, True, has_bitmask=True),
     Kind("logprobs=5, k=50", 4, {"top_k": 50, "logprobs": 5}),
     Kind("k=5000", 6, {"top_k": 5000}),
@@ -118,10 +118,10 @@ class TorchStep:
         """Returns the tokens, int64 [rows]."""
         params, logits = self._params, self._logits.float()
         raw = logits.log_softmax(dim=-1) if params.logprobs is not None else None
-        for row in range(len(logits) if params.logit_bias or params.bad_ids else 0):
+        for row in range(len(logits) if params.logit_bias or params.suppress_token_ids else 0):
             for token_id, bias in params.logit_bias.items():
                 logits[row, token_id] += bias
-            logits[row, list(params.bad_ids)] = -torch.inf
+            logits[row, list(params.suppress_token_ids)] = -torch.inf
         if self._outputs is not None:
             logits = self._penalised(logits, self._outputs)
         if self._bitmask is not None:

@@ -37,7 +37,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"top_p": 0.9, "temperature": 0.7},
     {"top_p": 0.9, "temperature": 0.2},
     {"top_p": 0.99},
-    {"top_p": 0.9, "kept": True},
+    {"top_p": 0.9, "return_sampling_mask": True},
     {"top_p": 0.9, "temperature": 0.7, "logit_bias": {7: 1.0}},
     {},
 )

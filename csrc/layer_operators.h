@@ -88,7 +88,7 @@ struct SampleRowsArguments {
   static inline const std::string kSchema =
       std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema +
       ", *, Tensor? is_kept_wanted=None, int logprobs=-1, Tensor? logprob_rows=None, "
-      "Tensor? logprob_ids=None, bool is_normalised=True, bool is_processed=False)";
+      "Tensor? logprob_token_ids=None, bool is_normalised=True, bool is_processed=False)";
   /// int64 [rows], int8 [rows]. Kept sets, where one is wanted: offsets, int64 [rows + 1]; ids and
   /// logprobs, int32 and float32 [kept]; their counts, int32 [rows]. Logprobs, where they are:
   /// values and ids, float32 and int64 [asking, 1 + logprobs + ids that are named]; ranks, int64
@@ -108,7 +108,7 @@ struct SampleRowsArguments {
   const std::optional<at::Tensor>& is_kept_wanted;  // bool [rows]; None: of none
   int64_t logprobs;  // how many of the best tokens are reported; or kNoLogprobs
   const std::optional<at::Tensor>& logprob_rows;  // int64, each once; None: all rows ask
-  const std::optional<at::Tensor>& logprob_ids;   // int64 [asking, ids], reported as well
+  const std::optional<at::Tensor>& logprob_token_ids;   // int64 [asking, ids], reported as well
   bool is_normalised;
   bool is_processed;
 };

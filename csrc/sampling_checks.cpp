@@ -218,8 +218,8 @@ void SampleRowsArguments::check() const {
                     "of these rows.");
   check_best_count(kName, logprobs, logits, "logprobs");
   count_rows(kName, logits, logprob_rows, "logprob_rows");
-  if (logprob_ids.has_value()) {
-    check_named(kName, *logprob_ids, "logprob_ids", "logprob_rows",
+  if (logprob_token_ids.has_value()) {
+    check_named(kName, *logprob_token_ids, "logprob_token_ids", "logprob_rows",
                 logprob_rows.has_value() ? logprob_rows->sym_size(0) : count, logits);
   }
 }

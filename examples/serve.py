@@ -78,10 +78,10 @@ def make_requests(tokenizer: Tokenizer, vocab_size: int, most_tokens: int) -> li
         ("F no filter", SamplingParams(seed=4)),
         ("G penalties", SamplingParams(presence_penalty=0.5, frequency_penalty=0.7, top_p=0.8, seed=5)),
         ("H bias against ' the'", SamplingParams(logit_bias={the: -30.0}, top_k=20, seed=6)),
-        ("I min_tokens", SamplingParams(min_tokens=most_tokens, stop_ids=stop, temperature=0.6, seed=7)),
+        ("I min_tokens", SamplingParams(min_tokens=most_tokens, stop_token_ids=stop, temperature=0.6, seed=7)),
         ("J top-k above 1024", SamplingParams(top_k=2000, top_p=0.95, temperature=0.7, seed=8)),
         ("K logprobs", SamplingParams(logprobs=2, top_k=10, seed=9)),
-        ("L words of small letters alone", SamplingParams(allowed_ids=words, min_p=0.02, seed=10)),
+        ("L words of small letters alone", SamplingParams(allowed_token_ids=words, min_p=0.02, seed=10)),
     )
     # Some ask for fewer tokens, so that they leave while others run.
     requests = [
@@ -116,7 +116,7 @@ def make_strangers(tokenizer: Tokenizer, most_tokens: int) -> list[Request]:
         SamplingParams(temperature=2.0),
         SamplingParams(temperature=0, logprobs=5),
         SamplingParams(top_k=3, frequency_penalty=-1.0),
-        SamplingParams(top_p=0.5, bad_ids=[END_OF_TEXT_ID], seed=2),
+        SamplingParams(top_p=0.5, suppress_token_ids=[END_OF_TEXT_ID], seed=2),
     )
     prompts = ("A class that", "Raised when", "The file", "See also the")
     return [
@@ -190,7 +190,7 @@ class GraphSampler:
             weights.dtype,
             weights.device,
             largest_k=max(1, *(one.top_k or 1 for one in params)),
-            addends=max(len(one.logit_bias) + len(one.bad_ids) + len(one.stop_ids) for one in params),
+            addends=max(len(one.logit_bias) + len(one.suppress_token_ids) + len(one.stop_token_ids) for one in params),
             history=tokens,
             bitmask=True,
             logprobs=max(one.logprobs or 0 for one in params),

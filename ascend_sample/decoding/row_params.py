@@ -45,10 +45,10 @@ def checked_params(
         refuse(request.strategy, "params", rule, f"{len(rows)} of them", "Give as many as there are prompts.")
     ends = set(request.eos_token_ids.tolist())
     for one in rows:
-        if not ends.issuperset(one.stop_ids):
-            rule = f"have stop_ids that eos_token_id names, which are {sorted(ends)}"
+        if not ends.issuperset(one.stop_token_ids):
+            rule = f"have stop_token_ids that eos_token_id names, which are {sorted(ends)}"
             advice = "Name them there: it ends the texts of a strategy."
-            refuse(request.strategy, "params", rule, f"stop_ids={one.stop_ids!r}", advice)
+            refuse(request.strategy, "params", rule, f"stop_token_ids={one.stop_token_ids!r}", advice)
         for name in refused:
             if getattr(one, name) != getattr(default, name):
                 value = f"{name}={getattr(one, name)!r}"

@@ -96,10 +96,10 @@ STOP: Final = copied(
     convert=without_texts,
 )
 BIAS: Final = copied("logit_bias", note="Ids may be texts, as JSON has them.", form=MAPPING, convert=integer_ids)
-STOP_IDS: Final = copied("stop_ids", form=IDS)
+STOP_IDS: Final = copied("stop_token_ids", form=IDS)
 HELD: Final = copied("min_tokens", note="Beside eos_ids, which are not drawn before.")
 IGNORE_EOS: Final = taken(
-    "stop_ids",
+    "stop_token_ids",
     note="True: eos_ids end nothing. The engine's least number of tokens holds them back too; `strict` refuses that.",
     form=FLAG,
 )
@@ -168,9 +168,9 @@ class Dialect(NamedTuple):
         vocab_size: int | None = None,
         max_model_len: int = LARGEST_COUNT,
         strict: bool = False,
-        thinking_start: Sequence[int] = (),
-        thinking_end: Sequence[int] = (),
-        thinking_closing: Sequence[int] = (),
+        thinking_start_ids: Sequence[int] = (),
+        thinking_end_ids: Sequence[int] = (),
+        thinking_end_message_ids: Sequence[int] = (),
     ) -> SamplingParams:
         """Returns the request of ours that one of another engine asks for.
 
@@ -179,14 +179,14 @@ class Dialect(NamedTuple):
         Args:
             request: a mapping of its fields, or the engine's own object. None is a value that was not given.
             eos_ids: the ids that end a text of the model, where the engine knows them beside the request; [] if none
-                does. They become `stop_ids`, unless the request ignores them.
+                does. They become `stop_token_ids`, unless the request ignores them.
             vocab_size: of the model. Ids are checked against it at once.
             max_model_len: of how many tokens a text has at most, prompt and output.
             strict: refuses what the engine would draw from another distribution, such as one filtered in another
                 order.
-            thinking_start: the tag that opens a thought, where the engine knows it beside the request.
-            thinking_end: the one that closes it.
-            thinking_closing: what closes a thought that is too long.
+            thinking_start_ids: the tag that opens a thought, where the engine knows it beside the request.
+            thinking_end_ids: the one that closes it.
+            thinking_end_message_ids: what closes a thought that is too long.
 
         Raises:
             TypeError: request has no fields, or a value has the wrong type.
@@ -200,9 +200,9 @@ class Dialect(NamedTuple):
         check_integer(owner, "max_model_len", max_model_len, low=1)
         check_bool(owner, "strict", strict)
         thinking = {
-            "thinking_start": thinking_start,
-            "thinking_end": thinking_end,
-            "thinking_closing": thinking_closing,
+            "thinking_start_ids": thinking_start_ids,
+            "thinking_end_ids": thinking_end_ids,
+            "thinking_end_message_ids": thinking_end_message_ids,
         }
         context = Context(owner, ends, vocab_size, max_model_len, strict, thinking)
         given = self._given(request, context)
@@ -243,7 +243,7 @@ class Dialect(NamedTuple):
 
     def _names(self, given: Collection[str]) -> dict[str, str]:
         """Returns their names of our fields: those that were given, or else the first one."""
-        theirs: dict[str, list[str]] = {"stop_ids": ["eos_ids"]}
+        theirs: dict[str, list[str]] = {"stop_token_ids": ["eos_ids"]}
         for name, field in self.fields.items():
             for ours in field.becomes:
                 theirs.setdefault(ours, []).append(name)
@@ -259,10 +259,10 @@ def _add_ends(ours: Values, given: Values, context: Context) -> None:
     if not context.eos_ids:
         return
     if not given.get("ignore_eos"):
-        ours["stop_ids"] = [*ours.get("stop_ids", ()), *context.eos_ids]
+        ours["stop_token_ids"] = [*ours.get("stop_token_ids", ()), *context.eos_ids]
     elif held and context.strict:
         context.refuse_strict("The engine holds ignored eos_ids back too; here what ends nothing is not held back.")
-    elif held and not (ours.get("stop_ids") or ours.get("stop_sequences")):
+    elif held and not (ours.get("stop_token_ids") or ours.get("stop_sequences")):
         del ours["min_tokens"]
 
 

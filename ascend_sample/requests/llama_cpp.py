@@ -58,7 +58,7 @@ def _bias(ours: Values, given: Values, context: Context) -> None:
         banned |= set(context.eos_ids)
     ours["logit_bias"] = {token_id: value for token_id, value in bias.items() if value is not False}
     if banned:
-        ours["bad_ids"] = banned
+        ours["suppress_token_ids"] = banned
 
 
 def _penalties(ours: Values, given: Values, context: Context) -> None:
@@ -87,7 +87,7 @@ def _dry(ours: Values, given: Values, context: Context) -> None:
         context.refuse("dry_sequence_breakers", "name ids beside dry_multiplier", breakers, remedy)
     ours |= {name: given[name] for name in ("dry_multiplier", "dry_allowed_length", "dry_sequence_breakers")}
     ours["dry_base"] = given["dry_base"] if given["dry_base"] >= 1 else DEFAULTS["dry_base"]  # as the server has it
-    ours["dry_range"] = window if window > 0 else None
+    ours["dry_penalty_last_n"] = window if window > 0 else None
 
 
 def _adaptive_p(ours: Values, given: Values, context: Context) -> None:
@@ -154,14 +154,19 @@ LLAMA_CPP: Final = Dialect(
             "-1, or at least `max_model_len`.",
         ),
         "logit_bias": taken(
-            "logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused.", form=PAIRS
+            "logit_bias",
+            "suppress_token_ids",
+            note="Pairs or a mapping; false is a ban. Texts are refused.",
+            form=PAIRS,
         ),
-        "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned.", form=FLAG),
+        "ignore_eos": taken(
+            "suppress_token_ids", note="The server never draws these ids then, so eos_ids are banned.", form=FLAG
+        ),
         "seed": seed("-1 is none.", *UNSEEDED),
         "dry_multiplier": taken("dry_multiplier", note="0 is off."),
         "dry_base": taken("dry_base", note="1.75 where it is below 1."),
         "dry_penalty_last_n": taken(
-            "dry_range", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."
+            "dry_penalty_last_n", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."
         ),
         "dry_sequence_breakers": taken(
             "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused.", form=LIST
@@ -178,7 +183,7 @@ LLAMA_CPP: Final = Dialect(
         "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without.", form=LIST),
         "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
-        "reasoning_budget_tokens": refused("Its tags are texts: give thinking_budget, and their ids.", -1),
+        "reasoning_budget_tokens": refused("Its tags are texts: give thinking_token_budget, and their ids.", -1),
         **dict.fromkeys(
             (
                 "dynatemp_exponent",
@@ -220,7 +225,7 @@ LLAMA_CPP: Final = Dialect(
             or (_is_on(ours, "xtc_probability") and any(_is_on(ours, name) for name in BEFORE_XTC))
         ),
         "llama.cpp's typical_p measures from a NaN where an id has the probability 0; here such ids do not count.": (
-            lambda ours: _is_on(ours, "typical_p") and "bad_ids" in ours
+            lambda ours: _is_on(ours, "typical_p") and "suppress_token_ids" in ours
         ),
         "llama.cpp counts the prompt's tokens for presence and frequency; here the output's alone.": (
             lambda ours: _is_on(ours, "presence_penalty") or _is_on(ours, "frequency_penalty")

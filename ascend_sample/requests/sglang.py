@@ -47,7 +47,7 @@ SGLANG: Final = Dialect(
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),
         "watermark": refused("Draws are not watermarked here."),
         "custom_params": refused(
-            "Only processors of the engine know what is in it: give thinking_budget yourself.", {}
+            "Only processors of the engine know what is in it: give thinking_token_budget yourself.", {}
         ),
         **each("json_schema regex ebnf structural_tag ebnf_full_assistant", GRAMMAR),
         **each(

@@ -52,7 +52,7 @@ def _combine(ours: Values, given: Values, context: Context) -> None:
         for name in ("top_p", "min_p", *CUTOFFS):
             ours.pop(name, None)
         ours["temperature"] = 0.0
-    never_bad = {(end,) for end in (*ours.get("stop_ids", ()), *(context.eos_ids or ()))}
+    never_bad = {(end,) for end in (*ours.get("stop_token_ids", ()), *(context.eos_ids or ()))}
     ours["bad_words"] = {sequence_of(word) for word in given.get("bad_words_ids", ())} - never_bad
     pairs = pairs_of(given.get("sequence_bias", {}))
     for ids, _ in pairs:
@@ -71,19 +71,19 @@ GENERATION_CONFIG: Final = Dialect(
         **same("temperature", "min_p", *CUTOFFS, "repetition_penalty", "no_repeat_ngram_size"),
         "bad_words_ids": taken(
             "bad_words",
-            "bad_ids",
-            note="Those of one id are bad_ids; an id that ends the text is none.",
+            "suppress_token_ids",
+            note="Those of one id are suppress_token_ids; an id that ends the text is none.",
             form=SEQUENCES,
         ),
-        "suppress_tokens": copied("bad_ids", form=IDS),
+        "suppress_tokens": copied("suppress_token_ids", form=IDS),
         "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused.", form=PAIRS_OF_IDS),
         "min_new_tokens": copied("min_tokens", note="Beside eos_token_id or eos_ids, which are not drawn before."),
-        "eos_token_id": copied("stop_ids", form=ID_OR_IDS, convert=sequence_of),
+        "eos_token_id": copied("stop_token_ids", form=ID_OR_IDS, convert=sequence_of),
         "min_length": refused("It counts the prompt: give min_new_tokens.", 0),
         "top_h": refused("No filter here does this."),
         "encoder_no_repeat_ngram_size": refused("The prompt of the encoder is not seen here.", 0),
         "encoder_repetition_penalty": refused("The prompt of the encoder is not seen here.", 1.0),
-        "begin_suppress_tokens": refused("Ids are forbidden for the whole text here, by bad_ids.", []),
+        "begin_suppress_tokens": refused("Ids are forbidden for the whole text here, by suppress_token_ids.", []),
         "forced_bos_token_id": refused("No id is forced here: append it without a draw."),
         "forced_eos_token_id": refused("No id is forced here: append it without a draw."),
         "exponential_decay_length_penalty": refused("No rule here raises the end's logit."),

@@ -46,11 +46,11 @@ def _combine(ours: Values, given: Values, context: Context) -> None:
         if context.vocab_size is None:
             context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")
         ours["logprobs"] = context.vocab_size
-    ids = ours.get("logprob_ids")
+    ids = ours.get("logprob_token_ids")
     if ids and ours.pop("logprobs", len(ids)) != len(ids):
         rule = f"be {len(ids)}, as many as logprob_token_ids, or left out"
         context.refuse("logprobs", rule, given["logprobs"], "vLLM tells those ids in the place of the best.")
-    if "thinking_budget" in ours:
+    if "thinking_token_budget" in ours:
         ours |= context.thinking
 
 
@@ -64,24 +64,28 @@ VLLM: Final = Dialect(
         "top_k": copied("top_k", note="0 and -1 are off.", off=(0, -1)),
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": BIAS,
-        "allowed_token_ids": copied("allowed_ids", form=None),
+        "allowed_token_ids": copied("allowed_token_ids", form=None),
         "min_tokens": HELD,
         "stop_token_ids": STOP_IDS,
         "ignore_eos": IGNORE_EOS,
         "seed": seed("-1 is none; another negative one becomes the unsigned number of its 64 bits.", -1),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary, and true is 1.", form=None),
         "logprob_token_ids": copied(
-            "logprob_ids", note="In the place of the best ones, of which logprobs has to ask for as many.", form=IDS
+            "logprob_token_ids",
+            note="In the place of the best ones, of which logprobs has to ask for as many.",
+            form=IDS,
         ),
-        "bad_words": copied("bad_words", "bad_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES),
+        "bad_words": copied(
+            "bad_words", "suppress_token_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES
+        ),
         **each(
             "prompt_logprobs prompt_logprob_token_ids prompt_logprob_start",
             refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         ),
         "thinking_token_budget": copied(
-            "thinking_budget",
+            "thinking_token_budget",
             note="-1 is none. The tags, of vLLM's `ReasoningConfig`, are given beside the request: "
-            "`thinking_start`, `thinking_end`, `thinking_closing`.",
+            "`thinking_start_ids`, `thinking_end_ids`, `thinking_end_message_ids`.",
             off=(UNBOUNDED,),
         ),
         "watermarking": engines(

@@ -96,7 +96,7 @@ class SamplingBatch:
         >>> batch = SamplingBatch(vocab_size=4)
         >>> batch.add(SamplingParams(temperature=0.5, seed=3), prompt_ids=[2, 1])
         0
-        >>> batch.add(SamplingParams(bad_ids=[3], seed=-1 % 2**64))
+        >>> batch.add(SamplingParams(suppress_token_ids=[3], seed=-1 % 2**64))
         1
         >>> batch.temperature, batch.seed, batch.position
         (tensor([0.5000, 1.0000]), tensor([ 3, -1]), tensor([2, 0]))
@@ -308,7 +308,7 @@ class SamplingBatch:
             self._flush(int(numpy.bincount(host_rows).max()))
             there = self._table.sent(host_rows)  # before anything is counted, as a device may have no room
             self.row_edits.append_to(host_rows, token_ids)
-            self._allow_stop_ids(self._table.advance(host_rows, there))
+            self._allow_stop_token_ids(self._table.advance(host_rows, there))
 
     def advance(self, token_ids: Tensor, *, are_ids: bool = False) -> None:
         """Takes in one token for each row, as `append` does, without checks.
@@ -327,7 +327,7 @@ class SamplingBatch:
         """
         self._flush(1)
         self.row_edits.append(token_ids, are_ids)
-        self._allow_stop_ids(self._table.advance(None, None))
+        self._allow_stop_token_ids(self._table.advance(None, None))
 
     def set_seeds(self, rows: NDArray[numpy.int64], seeds: NDArray[numpy.int64]) -> None:
         """Gives rows other seeds: ranks that share a vocabulary draw with those of the first."""
@@ -335,7 +335,8 @@ class SamplingBatch:
         self._changed(bool(self.host.is_processed[rows].any()))  # XTC throws its coins by them
 
     def ended(self) -> list[Ended]:
-        """Returns which requests have ended since the last call, each once: by their `stop_ids` or `stop_sequences`.
+        """Returns which requests have ended since the last call, each once: by their `stop_token_ids` or
+        `stop_sequences`.
 
         Tokens that a device has drawn are waited for.
         """
@@ -424,10 +425,10 @@ class SamplingBatch:
         edits = self.row_edits.native()
         return edits if bitmask is None else edits | bitmask.native_edits(len(self))
 
-    def _allow_stop_ids(self, rows: NDArray[numpy.int64]) -> None:
+    def _allow_stop_token_ids(self, rows: NDArray[numpy.int64]) -> None:
         """Lets rows that have their `min_tokens` draw their stop ids."""
         for row in rows.tolist():
-            self.row_edits.allow_stop_ids(row, self._params[row])
+            self.row_edits.allow_stop_token_ids(row, self._params[row])
             self._changed(True)
 
     def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:

@@ -14,7 +14,7 @@ from ascend_sample.sampling.drafts.arguments import (
     NAME,
     RULES,
     Counts,
-    Rule,
+    VerificationRule,
     check_law,
     check_places,
     check_proposals,
@@ -89,7 +89,7 @@ def verify_drafts(
     *,
     counts: Counts,
     parents: Counts | None = None,
-    rule: Rule = "match",
+    rule: VerificationRule = "match",
     draft_probabilities: Tensor | None = None,
     draft_candidates: Tensor | None = None,
     sampler: Sampler | None = None,
@@ -216,7 +216,7 @@ class _Asked(NamedTuple):
     places: DraftPlaces
     allowed: Bitmask | None
     sampler: Sampler
-    rule: Rule
+    rule: VerificationRule
     proposals: Proposals
 
 

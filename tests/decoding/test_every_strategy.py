@@ -32,9 +32,9 @@ MIXED = [
     SamplingParams(temperature=1.5, seed=11),
 ]
 PENALISED = [
-    replace(MIXED[0], frequency_penalty=0.4, min_tokens=3, stop_ids=[0, 5]),
+    replace(MIXED[0], frequency_penalty=0.4, min_tokens=3, stop_token_ids=[0, 5]),
     replace(MIXED[1], repetition_penalty=1.3),
-    replace(MIXED[2], bad_ids=[3]),
+    replace(MIXED[2], suppress_token_ids=[3]),
     SamplingParams(temperature=0),
     MIXED[4],
 ]
@@ -178,7 +178,7 @@ def test_masks_leave_nan_alone() -> None:
     """The only finite logits are those of tokens that are not allowed, the token of an empty row among them."""
     model = table_model(torch.tensor([[1.0, NAN, NAN, 2.0]]).expand(4, -1))
     with pytest.warns(RuntimeWarning, match=r"sample: in the rows \[0\] some step had no token left"):
-        output = sample(model, column(0), SamplingParams(allowed_ids=[1, 2], seed=1), max_new_tokens=1)
+        output = sample(model, column(0), SamplingParams(allowed_token_ids=[1, 2], seed=1), max_new_tokens=1)
     assert output.sequences_scores.tolist() == [-INF]
 
 

@@ -49,7 +49,8 @@ BEAM_SEARCH: Rows = [
 ]  # fmt: skip
 BEAM_SAMPLE: Rows = [
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
-    ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids at .*, got bad_ids=\(3,\)"),
+    ({"params": SamplingParams(suppress_token_ids=[3])}, ValueError,
+     r"params must leave suppress_token_ids at .*, got suppress_token_ids=\(3,\)"),
 ]  # fmt: skip
 GROUPS: Rows = [
     ({"num_beam_groups": 0}, ValueError, "num_beam_groups must be at least 1, got 0"),
@@ -65,7 +66,8 @@ SAMPLE: Rows = [
     ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
     ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
     ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
-    ({"params": SamplingParams(stop_sequences=[3])}, ValueError, r"params must have stop_ids that eos_token_id names"),
+    ({"params": SamplingParams(stop_sequences=[3])}, ValueError,
+     r"params must have stop_token_ids that eos_token_id names"),
     ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
 ]  # fmt: skip

@@ -40,8 +40,8 @@ def requests() -> list[Request]:
         SamplingParams(seed=1, top_p=0.9),
         SamplingParams(seed=2, top_k=20, temperature=0.7, logprobs=2),
         SamplingParams(seed=3, min_p=0.1, repetition_penalty=1.5, frequency_penalty=0.5),
-        SamplingParams(seed=4, allowed_ids=ids, logit_bias={100: 3.0}),
-        SamplingParams(seed=5, min_tokens=MOST_TOKENS, stop_ids=[END_OF_TEXT_ID], top_k=300, top_p=0.99),
+        SamplingParams(seed=4, allowed_token_ids=ids, logit_bias={100: 3.0}),
+        SamplingParams(seed=5, min_tokens=MOST_TOKENS, stop_token_ids=[END_OF_TEXT_ID], top_k=300, top_p=0.99),
     )
     return [
         Request(f"{index} request", [5 + index, 7, 11][: 1 + index % 3], params, MOST_TOKENS - index % 4)

@@ -62,7 +62,7 @@ def test_a_mapping_is_read_as_its_object(asked: dict[str, Any]) -> None:
     assert read == from_sglang(of_sglang.SamplingParams(**asked), eos_ids=[END], vocab_size=VOCAB_SIZE)
     if read.min_tokens:
         ignored = {END} if asked.get("ignore_eos") else set()
-        assert set(penalized(asked).isinf().nonzero().view(-1).tolist()) - ignored == set(read.stop_ids)
+        assert set(penalized(asked).isinf().nonzero().view(-1).tolist()) - ignored == set(read.stop_token_ids)
 
 
 def test_the_repetition_penalty_looks_at_the_output_alone() -> None:

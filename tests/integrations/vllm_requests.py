@@ -48,4 +48,4 @@ def test_a_mapping_is_read_as_its_object(asked: dict[str, Any]) -> None:
     assert read == from_vllm(made, eos_ids=[2], vocab_size=9)
     made.update_from_generation_config({}, 2)
     if read.min_tokens:
-        assert set(read.stop_ids) == made.all_stop_token_ids - ({2} if asked.get("ignore_eos") else set())
+        assert set(read.stop_token_ids) == made.all_stop_token_ids - ({2} if asked.get("ignore_eos") else set())

@@ -64,7 +64,7 @@ def test_mirostat(vocab_size: int) -> None:
     chains = [server_chain(request, vocab_size) for request in requests]
     bounds = [2 * one.mirostat_tau for one in params]
     batch = SamplingBatch(vocab_size)
-    batch.extend([replace(one, kept=True, seed=row) for row, one in enumerate(params)])
+    batch.extend([replace(one, return_sampling_mask=True, seed=row) for row, one in enumerate(params)])
     references, libraries, farthest = Tally(), Tally(), 0.0
     for step in range(STEPS):
         logits = rows_of(SEQUENCES, vocab_size, step)

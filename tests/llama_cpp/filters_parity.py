@@ -64,7 +64,7 @@ def compare(kind: str, vocab_size: int, count: int, references: Tally, libraries
     requests = requests_of(kind, count)
     params = [from_llama_cpp(request | {"seed": 1}, strict=True) for request in requests]
     batch = SamplingBatch(vocab_size)
-    batch.extend([SamplingParams(**one.to_mapping() | {"kept": True}) for one in params])
+    batch.extend([SamplingParams(**one.to_mapping() | {"return_sampling_mask": True}) for one in params])
     kept = Sampler()(logits, batch).kept
     for row, (request, one) in enumerate(zip(requests, params, strict=True)):
         with server_chain(request, vocab_size) as chain:

@@ -57,7 +57,9 @@ def random_breakers(rng: random.Random, letters: int) -> list[tuple[int, ...]]:
 def dry_of(params: SamplingParams, text: list[int], vocabulary: Vocabulary) -> npt.NDArray[np.float32]:
     """What llama.cpp's DRY makes of a row of zeros."""
     asked = {f"dry_{name}": getattr(params, f"dry_{name}") for name in ("multiplier", "base", "allowed_length")}
-    sampler = dry(asked | {"dry_penalty_last_n": params.dry_range or WHOLE}, vocabulary, params.dry_sequence_breakers)
+    sampler = dry(
+        asked | {"dry_penalty_last_n": params.dry_penalty_last_n or WHOLE}, vocabulary, params.dry_sequence_breakers
+    )
     with Chain(sampler) as chain:
         chain.accept(text)
         return chain.logits(np.zeros(SIZE, np.float32))
@@ -73,11 +75,11 @@ def test_dry(vocabulary: Vocabulary) -> None:
             dry_base=rng.choice((1.0, 1.75, 3.0)),
             dry_allowed_length=rng.randrange(1, 4),
             dry_sequence_breakers=random_breakers(rng, letters),
-            dry_range=rng.choice((None, 4, 10, 25)),
+            dry_penalty_last_n=rng.choice((None, 4, 10, 25)),
         )
         zeros = np.zeros(SIZE, np.float32)
         theirs = dry_of(params, text, vocabulary)
-        seen = text[-(params.dry_range or WHOLE) :]  # a breaker that begins before these is none to llama.cpp
+        seen = text[-(params.dry_penalty_last_n or WHOLE) :]  # a breaker that begins before these is none to llama.cpp
         np.testing.assert_allclose(theirs, process_row(zeros, params, output_ids=seen), rtol=EXACT, err_msg=str(number))
         wanted = process_row(zeros, params, output_ids=text)
         np.testing.assert_allclose(edited(params, zeros, text), wanted, rtol=EXACT, err_msg=str(number))
@@ -129,7 +131,7 @@ def test_a_breaker_inside_of_another_one(vocabulary: Vocabulary) -> None:
 def test_a_breaker_that_begins_before_the_range(vocabulary: Vocabulary) -> None:
     """llama.cpp does not see it; here it breaks as it did before the text has grown."""
     params = SamplingParams(
-        dry_multiplier=1.0, dry_base=2.0, dry_allowed_length=1, dry_range=5, dry_sequence_breakers=[[A, B, B]]
+        dry_multiplier=1.0, dry_base=2.0, dry_allowed_length=1, dry_penalty_last_n=5, dry_sequence_breakers=[[A, B, B]]
     )
     text = [A, B, B, B, B, B]
     assert process_row(np.zeros(SIZE), params, output_ids=text)[B] == -4  # B B B has come before B

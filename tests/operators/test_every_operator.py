@@ -70,7 +70,14 @@ EACH: dict[str, list[Arguments]] = {
         *({"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))),
         {"logits": _logits(), "rows": None, **_rows(), "is_kept_wanted": WANTED},
         *(
-            {"logits": _logits(), "rows": None, **_rows(), "logprobs": 2, "logprob_rows": rows, "logprob_ids": ids}
+            {
+                "logits": _logits(),
+                "rows": None,
+                **_rows(),
+                "logprobs": 2,
+                "logprob_rows": rows,
+                "logprob_token_ids": ids,
+            }
             for rows, ids in ((None, None), (IDS[:2], IDS[:2, None] + 5))
         ),
     ],

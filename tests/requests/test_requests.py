@@ -36,13 +36,13 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("openai", {"top_p": 0, "stop": "END"}, {"top_p": SMALLEST_POSITIVE}),
     ("vllm", {"temperature": 0, "top_k": 0, "logprobs": True}, {"temperature": 0.0, "logprobs": 1}),
     ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1, "logprobs": 3}, {"temperature": 0.01, "logprobs": 3}),
-    ("vllm", {"logprob_token_ids": [9, 5, 9]}, {"logprob_ids": (9, 5, 9), "logprobs": 0}),
-    ("vllm", {"logprob_token_ids": [9, 5], "logprobs": 2}, {"logprob_ids": (9, 5), "logprobs": 0}),
+    ("vllm", {"logprob_token_ids": [9, 5, 9]}, {"logprob_token_ids": (9, 5, 9), "logprobs": 0}),
+    ("vllm", {"logprob_token_ids": [9, 5], "logprobs": 2}, {"logprob_token_ids": (9, 5), "logprobs": 0}),
     ("vllm", {"logprob_token_ids": [], "logprobs": 2}, {"logprobs": 2}),
     ("vllm", {"watermarking": True, "thinking_token_budget": -1, "extra_args": {}, "bad_words": []}, {}),
     ("vllm", {"allowed_token_ids": [3, 1, 3], "logit_bias": {1: 2.0, 7: 1.0}, "bad_words": [[4, 5], [4, 5], [3]]}, {
-        "allowed_ids": (1, 3), "logit_bias": {1: 2.0, 7: 1.0}, "bad_words": [[4, 5]], "bad_ids": [3]}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_ids": [5]}),
+        "allowed_token_ids": (1, 3), "logit_bias": {1: 2.0, 7: 1.0}, "bad_words": [[4, 5]], "suppress_token_ids": [3]}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_token_ids": [5]}),
     ("vllm", {"min_tokens": 4, "ignore_eos": True, "stop": [[5, 6], [5, 6]]}, {
         "min_tokens": 4, "stop_sequences": ((5, 6),)}),
     ("vllm", {"min_tokens": 4, "ignore_eos": True}, {}),
@@ -51,7 +51,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", {"temperature": 9e-7, "top_k": -1}, {"temperature": 0.0}),
     ("sglang", {"top_k": 5, "sampling_seed": -2, "logit_bias": {"3": 1}}, {
         "top_k": 5, "seed": SEED_OF_MINUS_TWO, "logit_bias": {3: 1.0}}),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": [5]}),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_token_ids": [5]}),
     ("generation_config", {"temperature": 0.7, "top_k": 9, "typical_p": 0.9, "eta_cutoff": 2e-3}, {"temperature": 0.0}),
     ("generation_config", {"do_sample": True, "top_p": 0.0}, {"top_k": 50, "top_p": SMALLEST_POSITIVE}),
     ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
@@ -60,11 +60,11 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "top_k": 50, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}),
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
         "eos_token_id": 9, "no_repeat_ngram_size": 3, "repetition_penalty": 1.3}, {"temperature": 0.0,
-        "stop_ids": [9], "bad_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3,
+        "stop_token_ids": [9], "suppress_token_ids": [3, 8], "bad_words": [[4, 5]], "no_repeat_ngram_size": 3,
         "repetition_penalty": 1.3}),
     ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"min_new_tokens": 4, "eos_token_id": [9], "sequence_bias": {frozenset({4}): -1.5}}, {
-        "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9), "logit_bias": {4: -1.5}}),
+        "temperature": 0.0, "min_tokens": 4, "stop_token_ids": (2, 9), "logit_bias": {4: -1.5}}),
     ("llama_cpp", {}, LLAMA_CPP),
     ("llama_cpp", {"temperature": -1, "top_k": 0, "top_p": 1, "min_p": 0}, {"temperature": 0.0}),
     ("llama_cpp", {"seed": 2**32 - 1, "logprobs": 5, "dry_sequence_breakers": ["\n"]}, LLAMA_CPP | {"logprobs": 5}),
@@ -84,9 +84,9 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
         "dry_allowed_length": 3, "dry_sequence_breakers": [13, [4, 5]]}),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 0.9, "dry_sequence_breakers": []}, LLAMA_CPP | {
-        "dry_multiplier": 0.5, "dry_base": 1.75, "dry_range": 64}),
+        "dry_multiplier": 0.5, "dry_base": 1.75, "dry_penalty_last_n": 64}),
     ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False], [2, 9]], "ignore_eos": True, "stop": [[5, 6]]}, LLAMA_CPP | {
-        "logit_bias": {2: 9.0, 5: 1.5}, "bad_ids": (2, 6), "stop_sequences": ((5, 6),)}),
+        "logit_bias": {2: 9.0, 5: 1.5}, "suppress_token_ids": (2, 6), "stop_sequences": ((5, 6),)}),
 ]  # fmt: skip
 ODD: list[Any] = [
     *(5, -3, 1.5, 10**400, math.nan, math.inf, 1j, True, "x", "", b"x", object()),
@@ -160,7 +160,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be 0, -1 or .* beside a penalty, got 64"),
     ("llama_cpp", {"dry_multiplier": 1, "dry_penalty_last_n": -2}, ValueError, "dry_penalty_last_n must be -1 or more"),
-    ("vllm", {"thinking_token_budget": 9}, ValueError, "thinking_start must .* id beside thinking_token_budget, got"),
+    (
+        "vllm",
+        {"thinking_token_budget": 9},
+        ValueError,
+        "thinking_start_ids must .* id beside thinking_token_budget, got",
+    ),
     ("vllm", 5, TypeError, "request must be a mapping or the engine's object, got 5"),
     # What is forbidden at the end of a text must be known.
     ("vllm", {"min_tokens": 3, "stop_token_ids": [7]}, ValueError, "min_tokens must be 0 .* got 3"),
@@ -180,13 +185,13 @@ def test_what_is_taken_becomes_ours(subtests: pytest.Subtests) -> None:
     for dialect, request, ours in READ:
         with subtests.test(msg=f"{dialect} {request}"):
             ends = () if request.get("ignore_eos") else (2,)
-            ours_and_ends = ours | {"stop_ids": (*ours.get("stop_ids", ()), *ends)}
+            ours_and_ends = ours | {"stop_token_ids": (*ours.get("stop_token_ids", ()), *ends)}
             assert read(dialect, request, eos_ids=[2]) == SamplingParams(**ours_and_ends)
 
 
 def test_the_tags_of_thoughts_are_given_beside_a_request() -> None:
-    tags = {"thinking_start": [5, 6], "thinking_end": [7], "thinking_closing": [4, 7]}
-    assert read("vllm", {"thinking_token_budget": 0}, **tags) == SamplingParams(thinking_budget=0, **tags)
+    tags = {"thinking_start_ids": [5, 6], "thinking_end_ids": [7], "thinking_end_message_ids": [4, 7]}
+    assert read("vllm", {"thinking_token_budget": 0}, **tags) == SamplingParams(thinking_token_budget=0, **tags)
     assert read("vllm", {"top_k": 3}, **tags) == SamplingParams(top_k=3)
 
 
@@ -246,7 +251,7 @@ def test_arrays_are_lists() -> None:
 
 def test_a_model_may_have_no_eos() -> None:
     held = read("vllm", {"min_tokens": 3, "stop_token_ids": [7]}, eos_ids=[])
-    assert held == SamplingParams(min_tokens=3, stop_ids=[7])
+    assert held == SamplingParams(min_tokens=3, stop_token_ids=[7])
     assert read("vllm", {"min_tokens": 3, "stop": [[5, 6]]}, eos_ids=[]).min_tokens == 3
     assert read("llama_cpp", {"ignore_eos": True}, eos_ids=[]) == SamplingParams(**LLAMA_CPP)
     with pytest.raises(ValueError, match="min_tokens must be 0 where eos_ids and stop are empty, got 3"):
@@ -272,8 +277,8 @@ def test_strict_refuses_what_the_engine_draws_otherwise() -> None:
 def test_ignored_ends_are_not_held_back() -> None:
     for dialect, held in (("vllm", "min_tokens"), ("sglang", "min_new_tokens")):
         request = {held: 4, "stop_token_ids": [5], "ignore_eos": True}
-        assert read(dialect, request, eos_ids=[2]) == SamplingParams(min_tokens=4, stop_ids=[5])
-        assert read(dialect, request, eos_ids=[], strict=True) == SamplingParams(min_tokens=4, stop_ids=[5])
+        assert read(dialect, request, eos_ids=[2]) == SamplingParams(min_tokens=4, stop_token_ids=[5])
+        assert read(dialect, request, eos_ids=[], strict=True) == SamplingParams(min_tokens=4, stop_token_ids=[5])
         with pytest.raises(ValueError, match=r"strict must be False .* holds ignored eos_ids back too"):
             read(dialect, request, eos_ids=[2], strict=True)
 
@@ -327,6 +332,6 @@ def test_the_document_has_the_tables_of_the_code() -> None:
 
 def test_a_request_shows_what_differs_from_the_defaults() -> None:
     assert repr(SamplingParams()) == "SamplingParams()"
-    params = SamplingParams(temperature=0.5, logit_bias={3: 1.0}, bad_ids=[7], seed=0)
-    assert repr(params) == "SamplingParams(temperature=0.5, logit_bias={3: 1.0}, bad_ids=(7,), seed=0)"
+    params = SamplingParams(temperature=0.5, logit_bias={3: 1.0}, suppress_token_ids=[7], seed=0)
+    assert repr(params) == "SamplingParams(temperature=0.5, logit_bias={3: 1.0}, suppress_token_ids=(7,), seed=0)"
     assert eval(repr(params)) == params

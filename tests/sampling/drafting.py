@@ -22,8 +22,13 @@ TEXT_RULES: Sequence[dict[str, Any]] = (
     {"no_repeat_ngram_size": 2, "no_repeat_ngram_whitelist": [5]},
     {"no_repeat_ngram_size": 1, "no_repeat_ngram_window": 4},
     {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": [3, [4, 2]]},
-    {"dry_multiplier": 2.0, "dry_range": 5, "bad_words": [[1, 2], [1, 2, 3], [7, 7]]},
-    {"thinking_budget": 3, "thinking_start": [1], "thinking_end": [8], "thinking_closing": [9, 9, 8]},
+    {"dry_multiplier": 2.0, "dry_penalty_last_n": 5, "bad_words": [[1, 2], [1, 2, 3], [7, 7]]},
+    {
+        "thinking_token_budget": 3,
+        "thinking_start_ids": [1],
+        "thinking_end_ids": [8],
+        "thinking_end_message_ids": [9, 9, 8],
+    },
 )
 
 
@@ -49,7 +54,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
     def at_times(default: Any, other: Any) -> Any:
         return other if rng.randrange(3) == 0 else default
 
-    stop_ids = rng.sample(range(1, 8), 3)
+    stop_token_ids = rng.sample(range(1, 8), 3)
     other = random.Random(hash(rng.getstate()))  # so that the other parameters stay what they are without rules
     return SamplingParams(
         temperature=rng.choice((0.0, 0.4, 1.0, 1.0, 1.3)),
@@ -60,10 +65,10 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         presence_penalty=at_times(0.0, rng.choice((1.5, -1.0))),
         frequency_penalty=at_times(0.0, rng.choice((0.7, -0.5))),
         logit_bias=at_times({}, {8: 2.0, 9: -3.0, 10: 4.0, 11: 9.0, vocab_size - 1: 9.0}),
-        allowed_ids=at_times(None, range(0, vocab_size - 2)),
-        bad_ids=at_times((), (11, 12)),
+        allowed_token_ids=at_times(None, range(0, vocab_size - 2)),
+        suppress_token_ids=at_times((), (11, 12)),
         min_tokens=at_times(0, rng.randrange(1, 9)),
-        stop_ids=stop_ids,
+        stop_token_ids=stop_token_ids,
         seed=rng.randrange(2**64),
         **(other.choice(TEXT_RULES) if other.randrange(3) == 0 else {}),
         **(random_range(other) if other.randrange(3) == 0 else {}),

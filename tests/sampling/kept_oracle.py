@@ -75,7 +75,7 @@ class Judged(NamedTuple):
 def judge(kept: KeptSets, row: int, race: Race, token_id: int, status: int) -> Judged:
     """Looks at the set of one row that has asked or not, which drew a token."""
     found, log_probs = (tensor.tolist() for tensor in kept.of_row(row))
-    if not race.params.kept or status:
+    if not race.params.return_sampling_mask or status:
         return Judged(False, "keeps something" if found or int(kept.counts[row]) else None)
     if int(kept.counts[row]) != len(found):
         return Judged(False, f"counts {int(kept.counts[row])} of {len(found)}")

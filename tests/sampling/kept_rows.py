@@ -29,16 +29,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "temperature": {"temperature": 0.6},
     "penalties": {"presence_penalty": 0.5, "repetition_penalty": 1.2, "top_p": 0.9},
-    "bans": {"bad_ids": [3, 4], "logit_bias": {9: 2.0}, "top_k": 20},
-    "allowed": {"allowed_ids": range(40, 90), "top_p": 0.8},
-    "few of what is allowed": {"allowed_ids": range(40, 90), "top_k": 20, "temperature": 0.8},
+    "bans": {"suppress_token_ids": [3, 4], "logit_bias": {9: 2.0}, "top_k": 20},
+    "allowed": {"allowed_token_ids": range(40, 90), "top_p": 0.8},
+    "few of what is allowed": {"allowed_token_ids": range(40, 90), "top_k": 20, "temperature": 0.8},
     "typical": {"typical_p": 0.7, "top_k": 300},
     "xtc": {"xtc_probability": 1.0, "xtc_threshold": 0.01, "top_p": 0.9},
 }
 
 
 def params_of(**changes: Any) -> SamplingParams:
-    return SamplingParams(**{"seed": 7, "kept": True} | changes)
+    return SamplingParams(**{"seed": 7, "return_sampling_mask": True} | changes)
 
 
 def new_batch(params: list[SamplingParams], vocab_size: int, device: str = "cpu") -> SamplingBatch:

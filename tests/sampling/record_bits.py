@@ -102,7 +102,7 @@ def case_of(number: int) -> tuple[mixed_rows.Case, list[SamplingParams]]:
     """Returns a random case, and its requests with kept sets and states in some rows."""
     case = mixed_rows.random_case(number, 1, ROWS)
     asking = random.Random(f"results {number}")
-    params = [dataclasses.replace(one, kept=asking.random() < 0.3) for one in case.params]
+    params = [dataclasses.replace(one, return_sampling_mask=asking.random() < 0.3) for one in case.params]
     return case, [with_state(asking, one) for one in params]
 
 
@@ -197,8 +197,8 @@ def graph_request(rng: random.Random, vocab_size: int, only_top_k: bool) -> Samp
     """Returns a random request that a graph serves."""
     one = random_request(rng, vocab_size)
     changes: dict[str, Any] = dict(OUTSIDE_OF_GRAPHS)
-    if len(one.bad_ids) > 20:
-        changes["bad_ids"] = ()
+    if len(one.suppress_token_ids) > 20:
+        changes["suppress_token_ids"] = ()
     if one.top_k is None or one.top_k > 200:
         changes["top_k"] = 40 if only_top_k else None
     return dataclasses.replace(one, **changes)
@@ -211,7 +211,9 @@ def static_steps(number: int, device: str) -> Iterator[Record]:
     only_top_k, mode = number % 3 == 2, mixed_rows.MODES[number % len(mixed_rows.MODES)]
     step, replay = static_step(device, dtype, mode, only_top_k)
     params = [
-        dataclasses.replace(graph_request(rng, 500, only_top_k), logprobs=rng.choice((None, 2)), kept=True)
+        dataclasses.replace(
+            graph_request(rng, 500, only_top_k), logprobs=rng.choice((None, 2)), return_sampling_mask=True
+        )
         for _ in range(ROWS - number % 4)
     ]
     batch = SamplingBatch(500, device)

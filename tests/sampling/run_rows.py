@@ -53,15 +53,15 @@ def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
         {"repetition_penalty": rng.choice((0.8, 1.05, 1.3))},
         {"presence_penalty": rng.uniform(-2, 2), "frequency_penalty": rng.uniform(-1, 1)},
         {"logit_bias": {token_id: rng.uniform(-9, 9) for token_id in ids(20)}},
-        {"bad_ids": ids(vocab_size)},
-        {"allowed_ids": ids(vocab_size)},
-        {"stop_ids": ids(5), "min_tokens": rng.randrange(9)},
+        {"suppress_token_ids": ids(vocab_size)},
+        {"allowed_token_ids": ids(vocab_size)},
+        {"stop_token_ids": ids(5), "min_tokens": rng.randrange(9)},
         {"no_repeat_ngram_size": rng.randrange(1, 3), "no_repeat_ngram_window": rng.choice((None, 2, 9))},
         {"bad_words": {(rng.randrange(vocab_size), rng.randrange(vocab_size)) for _ in range(20)}},
         {
             "dry_multiplier": rng.choice((0.8, 3.0)),
             "dry_allowed_length": rng.randrange(1, 3),
-            "dry_range": rng.choice((None, 9)),
+            "dry_penalty_last_n": rng.choice((None, 9)),
             "dry_sequence_breakers": rng.sample(range(vocab_size), rng.randrange(2)),
             "logit_bias": {token_id: rng.uniform(-9, 9) for token_id in ids(20)},
         },
@@ -107,7 +107,10 @@ def try_batch(number: int, device: str) -> Outcome:
     masked = set(rng.sample(range(ROWS), rng.choice((0, 0, ROWS // 2))))
     allowed[[row for row in range(ROWS) if row not in masked]] = True
     asking = random.Random(f"kept {number}")  # another one: rows stay what they are without kept sets
-    params = [dataclasses.replace(random_request(rng, vocab_size), kept=asking.random() < 0.7) for _ in range(ROWS)]
+    params = [
+        dataclasses.replace(random_request(rng, vocab_size), return_sampling_mask=asking.random() < 0.7)
+        for _ in range(ROWS)
+    ]
     remembering = random.Random(f"states {number}")
     params = [with_state(remembering, one) for one in params]
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.randrange(30))] for _ in range(ROWS)]

@@ -30,10 +30,10 @@ def requests(count: int, **more: Any) -> list[SamplingParams]:
         {},
         {"mirostat_tau": 3.0, "top_k": 20, "top_p": 0.9, "presence_penalty": 0.5},
         {"mirostat_tau": 3.0, "temperature": 0.0},
-        {"mirostat_tau": 1.0, "min_p": 0.02, "kept": True},
-        {"top_k": 20, "kept": True},
+        {"mirostat_tau": 1.0, "min_p": 0.02, "return_sampling_mask": True},
+        {"top_k": 20, "return_sampling_mask": True},
         {"adaptive_target": 0.3},
-        {"adaptive_target": 0.05, "adaptive_decay": 0.5, "top_k": 20, "temperature": 0.7, "kept": True},
+        {"adaptive_target": 0.05, "adaptive_decay": 0.5, "top_k": 20, "temperature": 0.7, "return_sampling_mask": True},
     )
     return [SamplingParams(seed=row, **(kinds[row % len(kinds)] | more)) for row in range(count)]
 

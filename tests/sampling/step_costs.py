@@ -54,7 +54,7 @@ def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
 FILTERED = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7)
 UNFILTERED = SamplingParams(seed=1)
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.05, "presence_penalty": 0.5, "frequency_penalty": 0.25}
-BIASES: dict[str, Any] = {"logit_bias": {3: 1.0, 70: -2.0}, "bad_ids": [5, 6]}
+BIASES: dict[str, Any] = {"logit_bias": {3: 1.0, 70: -2.0}, "suppress_token_ids": [5, 6]}
 SIX_KINDS = (
     SamplingParams(temperature=0),
     SamplingParams(seed=1, top_k=50, top_p=0.9),
@@ -103,7 +103,7 @@ BUDGETS = {
     "greedy, biases and bans": Budget(6 + OF_BIASES, FLOAT, (replace(SIX_KINDS[0], **BIASES),)),
     "a bias and a ban on some rows": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)),
     "no filter, biases and bans": Budget(18 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
-    "allowed ids": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
+    "allowed ids": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, allowed_token_ids=range(9)), FILTERED)),
     "greedy, bitmask": Budget(6 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[0],), "there"),
     "top-k, bitmask": Budget(10 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[1],), "there"),
     "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, FLOAT + MARK, (FILTERED,), "sent"),
@@ -111,12 +111,12 @@ BUDGETS = {
     "all edits": Budget(
         14 + OF_PENALTIES + OF_BIASES + OF_A_BITMASK,
         FLOAT + MARK,
-        (replace(FILTERED, **PENALTIES, **BIASES), replace(FILTERED, allowed_ids=range(9)), FILTERED),
+        (replace(FILTERED, **PENALTIES, **BIASES), replace(FILTERED, allowed_token_ids=range(9)), FILTERED),
         "sent",
     ),
     **{
         f"logprobs = 5{and_ids}, {mode}": Budget(
-            14 + OF_LOGPROBS + more, memory, (replace(FILTERED, logprobs=5, logprob_ids=ids),), logprobs_mode=mode
+            14 + OF_LOGPROBS + more, memory, (replace(FILTERED, logprobs=5, logprob_token_ids=ids),), logprobs_mode=mode
         )
         for and_ids, ids in (("", ()), (" and 3 ids", (9, 1, 4)))
         for mode, memory, more in (

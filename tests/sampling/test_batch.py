@@ -143,7 +143,7 @@ def test_the_version_changes_with_rows_order_and_min_tokens() -> None:
     batch = SamplingBatch(10)
     zero = ids("cpu", 0, 0)
     changes: list[tuple[Callable[[], object], bool]] = [
-        (lambda: batch.add(SamplingParams(stop_ids=[1], min_tokens=2)), True),
+        (lambda: batch.add(SamplingParams(stop_token_ids=[1], min_tokens=2)), True),
         (lambda: batch.add(SamplingParams()), True),
         (lambda: batch.swap(0, 1), True),
         (lambda: batch.swap(0, 0), False),
@@ -170,8 +170,8 @@ def test_bias_and_masks(device: str) -> None:
         5,
         SamplingParams(),
         SamplingParams(logit_bias={1: 2.5, 3: -1.0}),
-        SamplingParams(bad_ids=[0, 4], logit_bias={0: 9.0, 1: 0.5}),
-        SamplingParams(allowed_ids=[1, 2, 3], bad_ids=[2], logit_bias={0: 9.0, 1: 4.0, 2: 9.0}),
+        SamplingParams(suppress_token_ids=[0, 4], logit_bias={0: 9.0, 1: 0.5}),
+        SamplingParams(allowed_token_ids=[1, 2, 3], suppress_token_ids=[2], logit_bias={0: 9.0, 1: 4.0, 2: 9.0}),
         SamplingParams(logit_bias={1: 0.0}),
     )
     assert batch.host.is_processed.tolist() == [False, True, True, True, False]
@@ -186,7 +186,9 @@ def test_bias_and_masks(device: str) -> None:
 
 def test_processed_rows_are_found_where_they_have_moved(device: str) -> None:
     batch = SamplingBatch(2, device)
-    batch.extend([SamplingParams(bad_ids=[0]), *[SamplingParams()] * 4, SamplingParams(bad_ids=[1])])
+    batch.extend(
+        [SamplingParams(suppress_token_ids=[0]), *[SamplingParams()] * 4, SamplingParams(suppress_token_ids=[1])]
+    )
     assert processed(batch, zeros(batch)) == {0: [-INF, 0], 5: [0, -INF]}
     batch.swap(0, 3)
     assert processed(batch, zeros(batch)) == {3: [-INF, 0], 5: [0, -INF]}
@@ -206,10 +208,10 @@ def test_stop_ids_are_forbidden_for_min_tokens(device: str) -> None:
     batch = batch_of(
         device,
         4,
-        SamplingParams(stop_ids=[1], min_tokens=2),
-        SamplingParams(stop_ids=[1, 2], min_tokens=1, bad_ids=[2], logit_bias={1: 3.0}),
-        SamplingParams(stop_ids=[1]),
-        SamplingParams(stop_ids=[1, 3], min_tokens=3, allowed_ids=[0, 1]),
+        SamplingParams(stop_token_ids=[1], min_tokens=2),
+        SamplingParams(stop_token_ids=[1, 2], min_tokens=1, suppress_token_ids=[2], logit_bias={1: 3.0}),
+        SamplingParams(stop_token_ids=[1]),
+        SamplingParams(stop_token_ids=[1, 3], min_tokens=3, allowed_token_ids=[0, 1]),
     )
     assert batch.host.min_tokens_left.tolist() == [2, 1, 0, 3]
     first = {0: [0, -INF, 0, 0], 1: [0, -INF, -INF, 0], 3: [0, -INF, -INF, -INF]}
@@ -226,8 +228,8 @@ def test_stop_ids_are_forbidden_for_min_tokens(device: str) -> None:
 
 def test_a_request_that_comes_back_has_generated_already(device: str) -> None:
     batch = SamplingBatch(4, device)
-    batch.add(SamplingParams(stop_ids=[1], min_tokens=3), [0, 0], output_ids=[2, 2])
-    batch.add(SamplingParams(stop_ids=[1], min_tokens=2), [0, 0], output_ids=[2, 2])
+    batch.add(SamplingParams(stop_token_ids=[1], min_tokens=3), [0, 0], output_ids=[2, 2])
+    batch.add(SamplingParams(stop_token_ids=[1], min_tokens=2), [0, 0], output_ids=[2, 2])
     batch.add(SamplingParams(frequency_penalty=1.0), [0, 0], output_ids=[2, 2, 3])
     assert batch.host.min_tokens_left.tolist() == [1, 0, 0]
     assert batch.position.tolist() == [4, 4, 5]
@@ -266,7 +268,7 @@ def test_some_rows_get_tokens_and_some_get_several(device: str) -> None:
         SamplingParams(frequency_penalty=1.0),
         SamplingParams(frequency_penalty=1.0),
         SamplingParams(),
-        SamplingParams(stop_ids=[3], min_tokens=2),
+        SamplingParams(stop_token_ids=[3], min_tokens=2),
     )
     batch.append(ids(device, 3, 3, 0, 1, 1, 1), rows=[0, 0, 0, 3, 3, 2])
     assert batch.position.tolist() == [3, 0, 1, 2]
@@ -290,17 +292,21 @@ def test_placeholders_count_for_no_penalty(device: str) -> None:
 
 def test_a_slot_is_clean_when_it_is_given_again(device: str) -> None:
     batch = SamplingBatch(4, device)
-    params = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_ids=[0])
+    params = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, suppress_token_ids=[0])
     batch.extend([params, params], [[1], [1]])
     batch.append(ids(device, 2, 2))
     batch.remove(0)
-    batch.add(SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_ids=[3]), [2])
+    batch.add(SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, suppress_token_ids=[3]), [2])
     logits = torch.full((2, 4), -1.0, device=device)
     assert processed(batch, logits) == {0: [-INF, -2, -3, -1], 1: [-1, -1, -2, -INF]}
 
 
 def test_a_request_that_goes_before_its_first_step(device: str) -> None:
-    edits: list[dict[str, Any]] = [{"bad_ids": [2]}, {"repetition_penalty": 2.0}, {"allowed_ids": [2, 3]}]
+    edits: list[dict[str, Any]] = [
+        {"suppress_token_ids": [2]},
+        {"repetition_penalty": 2.0},
+        {"allowed_token_ids": [2, 3]},
+    ]
     for edit in (*edits, {"mirostat_tau": 2.0}):
         batch, sampler, logits = SamplingBatch(8, device), Sampler(), torch.zeros(3, 8, device=device)
         batch.extend([SamplingParams(**edit, seed=row) for row in range(3)])

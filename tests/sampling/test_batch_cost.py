@@ -27,13 +27,13 @@ def bytes_with(batch: SamplingBatch, *params: SamplingParams) -> int:
 
 def test_slots_grow_as_needed_and_are_given_back(device: str) -> None:
     batch = SamplingBatch(1000, device)
-    biased, penalized = SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)
+    biased, penalized = SamplingParams(suppress_token_ids=[1]), SamplingParams(presence_penalty=1.0)
     assert bytes_with(batch, *[SamplingParams()] * 9) == 0, "rows that are not processed have no slots"
     assert bytes_with(batch, biased) == ENTRY
     assert bytes_with(batch, biased, biased) == 4 * ENTRY, "1, 2, 4"
     assert bytes_with(batch, penalized) == 4 * ENTRY + HISTORY
     assert bytes_with(batch, penalized) == 4 * ENTRY + 2 * HISTORY
-    allowing = bytes_with(batch, SamplingParams(allowed_ids=[1]))
+    allowing = bytes_with(batch, SamplingParams(allowed_token_ids=[1]))
     assert allowing == 4 * ENTRY + 2 * HISTORY + 32 * 4, "a bit an id, in whole words"
     batch.remove(14)
     assert batch.slot_bytes == 4 * ENTRY + 2 * HISTORY
@@ -41,16 +41,16 @@ def test_slots_grow_as_needed_and_are_given_back(device: str) -> None:
         batch.remove(row)
     assert batch.slot_bytes == 0
     assert batch.process(zeros(batch)) is None
-    assert bytes_with(batch, SamplingParams(stop_ids=[1], min_tokens=1)) == ENTRY
+    assert bytes_with(batch, SamplingParams(stop_token_ids=[1], min_tokens=1)) == ENTRY
     batch.append(torch.zeros(len(batch), dtype=torch.int64, device=device))
     assert batch.slot_bytes == 0, "the minimum is over"
 
 
 def test_lists_are_as_wide_as_the_longest_needs(device: str) -> None:
     """By doubling; they become narrower when that has gone."""
-    batch, short = SamplingBatch(1000, device), SamplingParams(bad_ids=[1])
-    assert bytes_with(batch, SamplingParams(bad_ids=range(20)), short) == 2 * 32 * ENTRY
-    long = bytes_with(batch, SamplingParams(bad_ids=range(100)))
+    batch, short = SamplingBatch(1000, device), SamplingParams(suppress_token_ids=[1])
+    assert bytes_with(batch, SamplingParams(suppress_token_ids=range(20)), short) == 2 * 32 * ENTRY
+    long = bytes_with(batch, SamplingParams(suppress_token_ids=range(100)))
     assert long == 2 * 32 * ENTRY + 32 * 4, "a long list of bans is a mask"
     batch.remove(0)
     assert bytes_with(batch, short) == 2 * ENTRY + 32 * 4
@@ -68,11 +68,11 @@ ROW_BYTES = 8 * 3 + 4 * 6 + 4
 """A changed row: seed, position and its number; six floats; top-k."""
 MIXED = (
     SamplingParams(),
-    SamplingParams(bad_ids=[1, 2]),
+    SamplingParams(suppress_token_ids=[1, 2]),
     SamplingParams(repetition_penalty=2.0),
     SamplingParams(logit_bias={3: 1.0}, frequency_penalty=0.5),
-    SamplingParams(stop_ids=[5], min_tokens=3),
-    SamplingParams(allowed_ids=[4, 5, 6], presence_penalty=0.5),
+    SamplingParams(stop_token_ids=[5], min_tokens=3),
+    SamplingParams(allowed_token_ids=[4, 5, 6], presence_penalty=0.5),
 )
 
 
@@ -120,7 +120,7 @@ def test_a_change_sends_the_rows_that_change(counting: None) -> None:
     """Processed rows that stay where they are cost nothing either."""
     for place, (change, rows) in enumerate(CHANGES):
         batch = SamplingBatch(64, "npu", capacity=2048)
-        batch.extend([SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=0.5)])
+        batch.extend([SamplingParams(suppress_token_ids=[1]), SamplingParams(presence_penalty=0.5)])
         batch.extend([SamplingParams(seed=seed) for seed in range(1000 if place % 2 else 8)])
         batch.flush()
         with hostcann.profile() as counted:
@@ -134,7 +134,7 @@ LISTED = (
     {"no_repeat_ngram_size": 1},
     {"repetition_penalty": 2.0},
     {"presence_penalty": 2.0},
-    {"allowed_ids": [4, 5]},
+    {"allowed_token_ids": [4, 5]},
 )
 
 
@@ -176,7 +176,7 @@ def test_what_was_sent_may_arrive_late(late: str) -> None:
         for one in (batch, on_cpu):
             if step == 0:
                 one.extend([SamplingParams(seed=seed) for seed in range(4)])
-            one.add(SamplingParams(seed=step, bad_ids=[step], repetition_penalty=2.0), [step + 4])
+            one.add(SamplingParams(seed=step, suppress_token_ids=[step], repetition_penalty=2.0), [step + 4])
             one.swap(0, len(one) - 1)
             one.add(SamplingParams(seed=9 + step, logit_bias={step: 1.0}, frequency_penalty=0.5))
             one.append(tokens if one is batch else torch.arange(1, 7))

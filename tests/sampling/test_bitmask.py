@@ -34,9 +34,9 @@ KINDS = (
     SamplingParams(min_p=0.05),
     SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5, top_k=20),
     SamplingParams(logit_bias={7: 3.0, 500: -1.0}, presence_penalty=0.25),
-    SamplingParams(allowed_ids=range(0, VOCAB_SIZE, 2)),
-    SamplingParams(bad_ids=range(0, VOCAB_SIZE, 3), top_k=200),
-    SamplingParams(stop_ids=[1], min_tokens=5),
+    SamplingParams(allowed_token_ids=range(0, VOCAB_SIZE, 2)),
+    SamplingParams(suppress_token_ids=range(0, VOCAB_SIZE, 3), top_k=200),
+    SamplingParams(stop_token_ids=[1], min_tokens=5),
 )
 
 

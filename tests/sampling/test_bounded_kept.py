@@ -19,7 +19,7 @@ from tests.decoding.table_models import random_table, table_model
 @pytest.mark.parametrize("max_kept", [1, 50, 400])
 def test_a_bound_empties_what_is_larger(max_kept: int, device: str) -> None:
     params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(2)]
-    params[5] = replace(params[5], kept=False)
+    params[5] = replace(params[5], return_sampling_mask=False)
     logits = rows_of(len(params), 300)
     whole, bounded = drawn_sets(logits, params, device), drawn_sets(logits, params, device, max_kept=max_kept)
     assert torch.equal(bounded.counts, whole.counts)
@@ -42,7 +42,10 @@ def test_a_bound_lets_a_device_step_wait_for_nothing(counting: None, npu: str, s
     """The launches are those beside a step without kept sets."""
     counts = []
     for asks in (False, True):
-        params = [params_of(top_k=50, top_p=0.9, temperature=0.7, kept=asks and not (some and row)) for row in range(8)]
+        params = [
+            params_of(top_k=50, top_p=0.9, temperature=0.7, return_sampling_mask=asks and not (some and row))
+            for row in range(8)
+        ]
         batch, sampler = new_batch(params, 32_000, npu), Sampler(max_kept=50)
         with hostcann.null_kernels():
             logits = torch.empty(8, 32_000, dtype=torch.bfloat16, device=npu)
@@ -105,13 +108,15 @@ def test_a_top_k_of_one_keeps_the_first_of_ties(device: str) -> None:
 
 def test_who_has_no_sets_refuses() -> None:
     batch = new_batch([params_of()], 4)
-    with pytest.raises(TypeError, match="SamplingParams: kept must be True or False, got 1"):
-        SamplingParams(kept=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="SamplingParams: return_sampling_mask must be True or False, got 1"):
+        SamplingParams(return_sampling_mask=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Sampler: max_kept must be"):
         Sampler(max_kept=0)
     lengths = [len(sets_of(Sampler(max_kept=most)(BY_HAND[None], batch, advance=False)).ids) for most in (2, None, 3)]
     assert lengths == [0, 4, 0], "bounds are the samplers'"
-    with pytest.raises(ValueError, match="verify_drafts: batch must hold no request with kept=True, got row 0"):
+    with pytest.raises(
+        ValueError, match="verify_drafts: batch must hold no request with return_sampling_mask=True, got row 0"
+    ):
         verify_drafts(BY_HAND[None], torch.empty(0, dtype=torch.int64), batch, counts=[0])
     with pytest.raises(ValueError, match="StaticStep: max_kept must be given where requests ask for kept sets"):
         StaticStep(1, 4, torch.float32, "cpu").prepare(batch)

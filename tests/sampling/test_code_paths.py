@@ -17,7 +17,7 @@ def see(tensors):
     for tensor in tensors:
         digest.update(tensor.numpy().tobytes())
 
-drop = {"bad_ids": [3], "typical_p": 0.5}
+drop = {"suppress_token_ids": [3], "typical_p": 0.5}
 kinds = ({"temperature": 0}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9}, {}, drop)
 for dtype in DTYPES:
     for vocab_size, requests in ((1003, GRID[::2]), (33_001, ROUTES)):

@@ -44,7 +44,7 @@ def found(logits: Tensor, token_ids: Tensor, top_k: Tensor) -> list[list[Tensor]
         reported = filter(lambda each: isinstance(each, Tensor), drawn.logprobs or ())
         results.append([drawn.token_ids, drawn.status, *reported])
     plain = SamplingBatch(VOCAB_SIZE, "cpu")
-    plain.extend([SamplingParams(seed=row, kept=True, top_p=0.9) for row in range(ROWS)])
+    plain.extend([SamplingParams(seed=row, return_sampling_mask=True, top_p=0.9) for row in range(ROWS)])
     kept = sampler(logits[0], plain).kept
     assert kept is not None
     results.append([kept.offsets, kept.ids, kept.logprobs])

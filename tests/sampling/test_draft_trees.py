@@ -33,7 +33,7 @@ def verified_tree(
 
 
 COUNTED = SamplingParams(temperature=0, frequency_penalty=1.0)
-ENDING = SamplingParams(temperature=0, min_tokens=2, stop_ids=[1])
+ENDING = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[1])
 BY_HAND: dict[str, tuple[torch.Tensor, SamplingParams, list[list[int]]]] = {
     # 0 leads to draft 2 (1 is wrong), that to 4, and there 3 follows.
     "the best": (

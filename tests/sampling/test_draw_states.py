@@ -50,7 +50,7 @@ class TestMirostat:
         ],
     )
     def test_by_hand(self, bound: float, kept_ids: list[int], chances: list[float], device: str) -> None:
-        params = SamplingParams(mirostat_tau=1.0, mirostat_eta=0.5, seed=3, kept=True)
+        params = SamplingParams(mirostat_tau=1.0, mirostat_eta=0.5, seed=3, return_sampling_mask=True)
         batch = new_batch([params], device, 4)
         assert batch.states[0] == (2.0,)
         batch.states[0] = (bound,)
@@ -72,7 +72,7 @@ def test_a_token_that_rounding_drops_is_no_endless_surprise() -> None:
 class TestAdaptiveP:
     def test_by_hand(self, device: str) -> None:
         """The average is 0.1 too low, so 0.3 is wanted; the sums are those of the probabilities before."""
-        params = SamplingParams(adaptive_target=0.2, adaptive_decay=0.5, seed=3, kept=True)
+        params = SamplingParams(adaptive_target=0.2, adaptive_decay=0.5, seed=3, return_sampling_mask=True)
         batch = new_batch([params], device, 4)
         assert batch.states[0] == pytest.approx((0.4, 2.0))
         batch.states[0] = (0.4, 4.0)
@@ -168,7 +168,7 @@ class TestState:
         logits = torch.cat((rows_of(20), rows_of(20, 1)), 1)[:, :512]  # of whole segments
         filters: tuple[dict[str, Any], ...] = ({"top_k": 20, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.05}, {})
         for temperature, filtered in itertools.product((0.7, 1.0), filters):
-            asked = {"temperature": temperature, "bad_ids": [3], **more, **filtered}
+            asked = {"temperature": temperature, "suppress_token_ids": [3], **more, **filtered}
             params = [SamplingParams(seed=row, **asked) for row in range(20)]
             here, there = new_batch(params, vocab_size=512), new_batch(params, accelerator, 512)
             tokens = Sampler()(logits.to(accelerator), there).token_ids
@@ -265,7 +265,7 @@ ALIKE: tuple[dict[str, Any], ...] = ({"top_k": 20, "top_p": 0.9}, {"top_p": 0.9}
 def alike(temperature: float, mirostat: int, **filters: Any) -> list[SamplingParams]:
     """Rows that are drawn together; the states of the last ones follow those of the first."""
     kinds = [{"mirostat_tau": 3.0}] * mirostat + [{"adaptive_target": 0.3}] * (10 - mirostat)
-    asked = {"temperature": temperature, "kept": True} | filters
+    asked = {"temperature": temperature, "return_sampling_mask": True} | filters
     return [SamplingParams(seed=row, **asked, **kind) for row, kind in enumerate(kinds)]
 
 
@@ -282,7 +282,9 @@ def check_steps(params: list[SamplingParams], device: str) -> None:
             tokens.append(drawn.token_ids.tolist())
             for row, (one, now) in enumerate(zip(params, states_of(batch), strict=True)):
                 state, token_id = before[row], tokens[-1][row]
-                assert (drawn.kept is not None and bool(drawn.kept.counts[row])) == (one.kept and row != 8), row
+                assert (drawn.kept is not None and bool(drawn.kept.counts[row])) == (
+                    one.return_sampling_mask and row != 8
+                ), row
                 alike = as_drawn(one, state)
                 race = Race(logits[row].double().numpy(), alike, step, (), tuple(texts[row]))
                 chance = float(target_distribution(race.logits, alike, (), texts[row])[token_id])

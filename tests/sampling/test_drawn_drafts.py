@@ -16,10 +16,10 @@ from drawn_drafts import KINDS, Case, arguments_of, batch_of, certain
 from row_edits import packed
 
 from ascend_sample.sampling import Sampler, SamplingParams, verify, verify_drafts
-from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule
 from ascend_sample.sampling.reference.drafts import chances, chances_of_counts, rest_after
 
-RULES: tuple[Rule, ...] = ("standard", "block")
+RULES: tuple[VerificationRule, ...] = ("standard", "block")
 VOCAB_SIZE, GAMMA = 4, 3
 
 
@@ -99,7 +99,7 @@ def random_case(rng: random.Random, kind: str, vocab_size: int, most: int, with_
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_drafts_are_judged_as_the_reference_does(rule: Rule, kind: str, device: str) -> None:
+def test_drafts_are_judged_as_the_reference_does(rule: VerificationRule, kind: str, device: str) -> None:
     """With a bitmask in every other batch."""
     rng = random.Random(f"{rule} {kind}")
     judged, accepted, replaced = 0, 0, 0
@@ -136,7 +136,7 @@ def test_drafts_are_judged_as_the_reference_does(rule: Rule, kind: str, device: 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rule", RULES)
-def test_what_follows_accepted_drafts_is_the_steps_token(rule: Rule, device: str) -> None:
+def test_what_follows_accepted_drafts_is_the_steps_token(rule: VerificationRule, device: str) -> None:
     """All drafts stay where q is p: bit for bit what a request without drafts gets at that place."""
     rng = random.Random(7)
     params = [replace(random_params(rng, 40), seed=rng.randrange(2**62), temperature=1.0) for _ in range(12)]
@@ -162,7 +162,7 @@ def test_what_follows_accepted_drafts_is_the_steps_token(rule: Rule, device: str
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_top_k_of_1_is_judged_without_ties(device: str, rule: Rule) -> None:
+def test_a_top_k_of_1_is_judged_without_ties(device: str, rule: VerificationRule) -> None:
     """It is greedy with `keep_ties` too, so a draft that is only as good as the best is never drawn."""
     rows = 16
     batch = new_batch([SamplingParams(top_k=1, seed=row) for row in range(rows)], [[]] * rows, 8, device)
@@ -178,7 +178,9 @@ Q = [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]
 """What three drafts, 0, 1 and 2, were drawn from."""
 
 
-def judge_three(q: list[list[float]], drafts: list[int], is_sparse: bool, rule: Rule, device: str = "cpu") -> Any:
+def judge_three(
+    q: list[list[float]], drafts: list[int], is_sparse: bool, rule: VerificationRule, device: str = "cpu"
+) -> Any:
     """Two requests, of which the first has two drafts."""
     batch = new_batch([SamplingParams(seed=1), SamplingParams(seed=2)], [[], []], 3, device)
     given = torch.tensor(q, device=device)
@@ -212,7 +214,7 @@ def test_what_is_no_distribution_is_refused(row: int, numbers: list[float], got:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_numbers_of_no_distribution_on_a_device(rule: Rule, accelerator: str) -> None:
+def test_numbers_of_no_distribution_on_a_device(rule: VerificationRule, accelerator: str) -> None:
     """Nobody looks. All tokens are of the vocabulary, NaN accepts nothing, and a negative number what p has."""
     for is_sparse, (numbers, accepted) in itertools.product((False, True), ((torch.nan, 0), (-1.0, 1), (torch.inf, 0))):
         found = judge_three([[numbers] * 3] * 3, [0, -1, 2], is_sparse, rule, accelerator)

@@ -200,7 +200,7 @@ def test_a_min_p_next_to_a_weight_keeps_what_is_drawn_from() -> None:
         ulps = torch.randint(-3, 4, (rows,), generator=generator, dtype=torch.int32)
         min_p = (one.view(torch.int32) + ulps).view(torch.float32).clamp(max=0.999)
         batch = SamplingBatch(vocab_size)
-        asked: dict[str, Any] = {"temperature": temperature, "kept": True}
+        asked: dict[str, Any] = {"temperature": temperature, "return_sampling_mask": True}
         batch.extend([SamplingParams(min_p=bound, seed=row, **asked) for row, bound in enumerate(min_p.tolist())])
         drawn = Sampler()(logits, batch).kept
         assert drawn is not None
@@ -227,12 +227,12 @@ def test_gradients_flow_where_they_are_asked_for() -> None:
 
 EDITED: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
-    {"logit_bias": {3: 4.0, 40: -2.0}, "bad_ids": [7]},
-    {"allowed_ids": list(range(2, 90, 3))},
+    {"logit_bias": {3: 4.0, 40: -2.0}, "suppress_token_ids": [7]},
+    {"allowed_token_ids": list(range(2, 90, 3))},
     {"typical_p": 0.8},
     {"top_a": 0.1, "presence_penalty": 1.0},
     {"xtc_probability": 1.0, "xtc_threshold": 0.05, "temperature": 0.0},
-    {"epsilon_cutoff": 0.01, "allowed_ids": list(range(50)), "logit_bias": {9: 1.0}},
+    {"epsilon_cutoff": 0.01, "allowed_token_ids": list(range(50)), "logit_bias": {9: 1.0}},
     {},
 ]
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 12, "top_p": 0.9}, {"top_p": 0.8}, {"min_p": 0.02}]
@@ -301,7 +301,7 @@ for dtype in DTYPES:
     for vocab_size in (300, 5000):
         logits = torch.randn(10, vocab_size, generator=torch.Generator().manual_seed(1)).mul(4).to(dtype)
         batch = SamplingBatch(vocab_size)
-        batch.extend([SamplingParams(seed=1, kept=True, **kind) for kind in (*kinds, *ranges)])
+        batch.extend([SamplingParams(seed=1, return_sampling_mask=True, **kind) for kind in (*kinds, *ranges)])
         numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
         note(operators.value_ranges(logits, batch.temperature, numbers))
         note(Sampler()(logits, batch).kept)

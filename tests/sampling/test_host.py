@@ -15,11 +15,11 @@ PARAMS = [
     SamplingParams(seed=2),
     SamplingParams(seed=3, top_p=0.8, temperature=0.7),
     SamplingParams(seed=4, top_k=5, repetition_penalty=1.3, presence_penalty=0.5),
-    SamplingParams(seed=5, bad_ids=[1, 2], logit_bias={7: 3.0}),
-    SamplingParams(seed=6, allowed_ids=list(range(50, 90))),
+    SamplingParams(seed=5, suppress_token_ids=[1, 2], logit_bias={7: 3.0}),
+    SamplingParams(seed=6, allowed_token_ids=list(range(50, 90))),
     SamplingParams(seed=7, min_p=0.05, logprobs=0),
     SamplingParams(seed=8, top_k=2000, frequency_penalty=0.4),
-    SamplingParams(seed=9, min_tokens=3, stop_ids=[5], kept=True, top_p=0.9),
+    SamplingParams(seed=9, min_tokens=3, stop_token_ids=[5], return_sampling_mask=True, top_p=0.9),
 ]
 BITMASK_ROWS = [2, 9]
 SOON_OR_LATE = pytest.mark.parametrize("late", ["normal", "delayed", "lazy"], indirect=True)

@@ -23,7 +23,7 @@ from tests.support.emulation import assert_same_numbers
         ({"temperature": 0}, [3], [1]),
         ({"top_k": 1}, [3], [1]),
         ({}, [0, 1, 2, 3], [1, 2, 3, 4]),
-        ({"bad_ids": [3]}, [0, 1, 2], [1, 2, 3]),
+        ({"suppress_token_ids": [3]}, [0, 1, 2], [1, 2, 3]),
         ({"epsilon_cutoff": 0.15, "top_k": 2}, [2, 3], [3, 4]),
     ],
 )
@@ -41,7 +41,7 @@ def test_by_hand(device: str, params: dict[str, Any], ids: list[int], weights: l
 def test_rows_that_do_not_ask_and_rows_with_a_bad_status_keep_nothing(device: str, max_kept: int | None) -> None:
     rows = torch.tensor([[0, 1.0, 2], [0, NAN, 2], [0, INF, 2], [-INF] * 3, [0, 1.0, 2], [3, 1, 2]])
     params = [params_of() for _ in range(6)]
-    params[0] = replace(params[0], kept=False)
+    params[0] = replace(params[0], return_sampling_mask=False)
     batch = new_batch(params, 3, device)
     output = Sampler(max_kept=max_kept)(rows.to(device), batch)
     kept = sets_of(output)
@@ -100,7 +100,7 @@ def test_ties_at_the_cut_go_by_id() -> None:
 def test_tokens_do_not_depend_on_who_asks(dtype: torch.dtype, device: str) -> None:
     params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(4)]
     logits = rows_of(len(params), 2003, dtype).to(device)
-    plain, asking = ([replace(one, kept=asks) for one in params] for asks in (False, True))
+    plain, asking = ([replace(one, return_sampling_mask=asks) for one in params] for asks in (False, True))
     outputs = [Sampler()(logits, new_batch(each, 2003, device)) for each in (plain, asking)]
     assert torch.equal(outputs[0].token_ids, outputs[1].token_ids)
     assert torch.equal(outputs[0].status, outputs[1].status)
@@ -123,7 +123,11 @@ def test_bits_do_not_depend_on_the_batch(dtype: torch.dtype, device: str) -> Non
 
 
 def test_memory_is_in_proportion_to_what_is_kept(device: str) -> None:
-    params = [params_of(top_k=50, top_p=0.9), replace(params_of(), kept=False), params_of(top_p=0.9)] * 8
+    params = [
+        params_of(top_k=50, top_p=0.9),
+        replace(params_of(), return_sampling_mask=False),
+        params_of(top_p=0.9),
+    ] * 8
     logits = rows_of(len(params), 151_936, torch.bfloat16)
     kept = Sampler()(logits.to(device), new_batch(params, 151_936, device)).kept
     assert kept is not None

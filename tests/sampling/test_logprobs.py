@@ -172,8 +172,14 @@ def test_what_stands_beside_infinity_is_dropped(device: str, temperature: float)
 def test_a_top_k_of_1_has_no_ties(device: str, mode: str) -> None:
     """With `keep_ties` too it takes the first of the best: what is reported is what can be drawn."""
     batch = SamplingBatch(300, device)
-    beside = ({}, {"top_p": 0.9}, {"min_p": 0.5}, {"bad_ids": [0], "temperature": 0.5})
-    batch.extend([SamplingParams(top_k=k, logprobs=3, kept=True, seed=k, **more) for more in beside for k in (1, 2)])
+    beside = ({}, {"top_p": 0.9}, {"min_p": 0.5}, {"suppress_token_ids": [0], "temperature": 0.5})
+    batch.extend(
+        [
+            SamplingParams(top_k=k, logprobs=3, return_sampling_mask=True, seed=k, **more)
+            for more in beside
+            for k in (1, 2)
+        ]
+    )
     logits = torch.zeros(len(batch), 300)
     logits[:, [5, 9, 280]] = 2.0
     output = Sampler(mode, keep_ties=True)(logits.to(device), batch)

@@ -1,4 +1,4 @@
-"""logprob_ids: the numbers of ids that a request names, with the bits that they have among the best."""
+"""logprob_token_ids: the numbers of ids that a request names, with the bits that they have among the best."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.support.emulation import assert_same_numbers
 
 VOCAB_SIZE = 300
 ROWS = (
-    {"logprob_ids": [7, 299, 7, 0]},
+    {"logprob_token_ids": [7, 299, 7, 0]},
     {},
-    {"logprob_ids": [5], "logprobs": 3, "top_k": 5},
+    {"logprob_token_ids": [5], "logprobs": 3, "top_k": 5},
     {"logprobs": 6, "top_p": 0.9},
-    {"logprob_ids": [299, 1], "logprobs": 0, "temperature": 0.0},
-    {"logprob_ids": range(20), "logit_bias": {3: 2.0}, "bad_ids": [4], "min_p": 0.05},
-    {"logprob_ids": [8, 2], "typical_p": 0.9, "presence_penalty": 1.0},
+    {"logprob_token_ids": [299, 1], "logprobs": 0, "temperature": 0.0},
+    {"logprob_token_ids": range(20), "logit_bias": {3: 2.0}, "suppress_token_ids": [4], "min_p": 0.05},
+    {"logprob_token_ids": [8, 2], "typical_p": 0.9, "presence_penalty": 1.0},
 )
 """What rows ask for; the rest of them is alike."""
-ALIKE = ({"logprob_ids": [9, 1, 4], "logprobs": 2, "top_k": 50, "top_p": 0.9},) * 5
+ALIKE = ({"logprob_token_ids": [9, 1, 4], "logprobs": 2, "top_k": 50, "top_p": 0.9},) * 5
 """Of a device one call of an operator draws them all, and leaves what the logprobs are made of."""
 
 
@@ -52,7 +52,7 @@ def check(found: Logprobs, everything: Logprobs, params: list[SamplingParams], d
     """Compares what rows have with what they have that ask for all ids."""
     assert found.rows == [row for row, one in enumerate(params) if one.logprobs is not None]
     for place, row in enumerate(found.rows):
-        ids, count = list(params[row].logprob_ids), 1 + (params[row].logprobs or 0)
+        ids, count = list(params[row].logprob_token_ids), 1 + (params[row].logprobs or 0)
         of_all = everything.token_ids[everything.rows.index(row)]
         numbers = everything.values[everything.rows.index(row)]
         by_id = torch.empty(VOCAB_SIZE).index_copy_(0, of_all[1:], numbers[1:])
@@ -73,7 +73,7 @@ def test_they_are_those_that_the_best_have(
     logits, params = random_rows(len(rows)), requests_of(rows)
     everything = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in params], device, mode)
     check(reported(logits, params, device, mode), everything, params, device)
-    remembering = [replace(one, adaptive_target=0.3, kept=True) for one in params]
+    remembering = [replace(one, adaptive_target=0.3, return_sampling_mask=True) for one in params]
     of_all = reported(logits, [replace(one, logprobs=VOCAB_SIZE) for one in remembering], device, mode)
     check(reported(logits, remembering, device, mode), of_all, remembering, device)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
@@ -82,7 +82,7 @@ def test_they_are_those_that_the_best_have(
 
 def test_by_hand(device: str) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 4.0, 4.0, 4.0], [1.0, 9.0, 1.0, 1.0]])
-    asked = ({"logprob_ids": [0, 2, 0], "logprobs": 1}, {"logprobs": 2}, {"logprob_ids": (3,)})
+    asked = ({"logprob_token_ids": [0, 2, 0], "logprobs": 1}, {"logprobs": 2}, {"logprob_token_ids": (3,)})
     params = [SamplingParams(temperature=0, **one) for one in asked]  # type: ignore[arg-type]
     assert [one.logprobs for one in params] == [1, 2, 0]
     found = reported(logits, params, device, LogprobsMode.RAW_LOGITS)
@@ -110,13 +110,13 @@ def test_rows_come_and_go(device: str) -> None:
     found = sampler(logits[:6], batch).logprobs
     assert found is not None
     for place, row in enumerate(found.rows):
-        ids = list(batch.params[row].logprob_ids)
+        ids = list(batch.params[row].logprob_token_ids)
         assert found.token_ids[place, found.token_ids.shape[1] - len(ids) :].tolist() == ids
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_of_all_places_of_drafts(device: str, mode: str) -> None:
-    params = [SamplingParams(seed=3, top_k=9, logprob_ids=[4, 2]), SamplingParams(seed=5, logprobs=1)]
+    params = [SamplingParams(seed=3, top_k=9, logprob_token_ids=[4, 2]), SamplingParams(seed=5, logprobs=1)]
     logits, drafts = random_rows(5).to(device), torch.tensor([1, 2, 3], device=device)
     found = []
     for asked in (params, [replace(one, logprobs=VOCAB_SIZE) for one in params]):
@@ -130,7 +130,9 @@ def test_of_all_places_of_drafts(device: str, mode: str) -> None:
 
 def test_where_they_are_refused() -> None:
     batch = SamplingBatch(4)
-    batch.extend([SamplingParams(logprobs=1), SamplingParams(logprob_ids=[3])])
+    batch.extend([SamplingParams(logprobs=1), SamplingParams(logprob_token_ids=[3])])
     step = StaticStep(2, 4, torch.float32, "cpu")
-    with pytest.raises(ValueError, match=r"logprob_ids must be empty, got \(3,\) in row 1. Take its steps by Sampler"):
+    with pytest.raises(
+        ValueError, match=r"logprob_token_ids must be empty, got \(3,\) in row 1. Take its steps by Sampler"
+    ):
         step.prepare(batch)

@@ -11,7 +11,9 @@ from ascend_sample.sampling import SamplingBatch, SamplingParams
 from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
-    lambda batch: batch.extend([SamplingParams(), SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)]),
+    lambda batch: batch.extend(
+        [SamplingParams(), SamplingParams(suppress_token_ids=[1]), SamplingParams(presence_penalty=1.0)]
+    ),
     lambda batch: batch.add(SamplingParams()),
     lambda batch: batch.append(torch.tensor([1, 2, 3, 4])),
     lambda batch: batch.append(torch.arange(40), rows=[2] * 40),  # more than the list has room for
@@ -19,7 +21,7 @@ EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
     lambda batch: batch.append(torch.tensor([7, 5, 8, 5]), rows=[4] * 4),  # three bans beside two biases, no longer one
     lambda batch: batch.append(torch.tensor([1, 2, 3, 4, 9])),
     lambda batch: batch.swap(0, 2),
-    lambda batch: batch.add(SamplingParams(stop_ids=[7], min_tokens=1, allowed_ids=[1, 7, 9])),
+    lambda batch: batch.add(SamplingParams(stop_token_ids=[7], min_tokens=1, allowed_token_ids=[1, 7, 9])),
     lambda batch: batch.append(torch.tensor([1, 2, 3, 4, 5, 9])),  # has its min_tokens
     lambda batch: batch.remove(3),
     lambda batch: batch.remove(1),

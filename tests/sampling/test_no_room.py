@@ -17,8 +17,8 @@ REQUESTS = (
     SamplingParams(seed=2, no_repeat_ngram_size=1),
     SamplingParams(seed=3, dry_multiplier=1.0, dry_allowed_length=1, presence_penalty=0.5),
     SamplingParams(seed=4, stop_sequences=[[1, 1]]),
-    SamplingParams(seed=5, stop_ids=[2], min_tokens=2, logit_bias={3: 1.0}),
-    SamplingParams(seed=6, bad_ids=[5]),
+    SamplingParams(seed=5, stop_token_ids=[2], min_tokens=2, logit_bias={3: 1.0}),
+    SamplingParams(seed=6, suppress_token_ids=[5]),
 )
 VOCAB_SIZE = 8
 
@@ -107,6 +107,12 @@ def test_places_of_drafts_hold_nothing_afterwards(device: str) -> None:
 def test_a_step_is_taken_once(device: str) -> None:
     """Rows that are drawn from in all ways have tables that were not written yet."""
     batch = SamplingBatch(VOCAB_SIZE, device)
-    batch.extend([*REQUESTS, SamplingParams(seed=7, allowed_ids=[1, 3], kept=True), SamplingParams(mirostat_tau=2.0)])
+    batch.extend(
+        [
+            *REQUESTS,
+            SamplingParams(seed=7, allowed_token_ids=[1, 3], return_sampling_mask=True),
+            SamplingParams(mirostat_tau=2.0),
+        ]
+    )
     logits = torch.randn(len(batch), VOCAB_SIZE).to(device)
     check_disturbed(batch, lambda one: Sampler()(logits, one), every=7)

@@ -27,7 +27,7 @@ VOCAB_SIZE = 12
 REQUESTS = (
     SamplingParams(seed=1, repetition_penalty=1.5, frequency_penalty=0.5, logprobs=2),
     SamplingParams(seed=2, logit_bias={3: 1.0}, top_k=4),
-    SamplingParams(seed=3, stop_ids=[1], min_tokens=2, presence_penalty=0.5),
+    SamplingParams(seed=3, stop_token_ids=[1], min_tokens=2, presence_penalty=0.5),
     SamplingParams(seed=4, top_p=0.8, temperature=0.7, logprobs=1),
 )
 PROMPTS = [[1, 2], [3], [4, 5], []]

@@ -104,7 +104,7 @@ def test_what_is_outside_changes_nothing(
         is_kept, is_clear = nuclei.of(p)
         params = SamplingParams(top_p=p, temperature=temperature)
         drawn = draw(logits, batch_of(params))
-        told = draw(logits, batch_of(replace(params, kept=True)))
+        told = draw(logits, batch_of(replace(params, return_sampling_mask=True)))
         alone = logits.masked_fill(~is_kept, -torch.inf)
         expected = draw(alone, batch_of(replace(params, top_p=1.0))).token_ids
         clear += int(is_clear.sum())
@@ -142,7 +142,7 @@ def test_other_filters_beside(more: dict[str, Any], dtype: torch.dtype) -> None:
         is_clear &= ((share - others.min_p).abs() > NEAR).all(1) | (others.min_p == 0)
         params = replace(others, top_p=0.8)
         drawn = draw(logits, batch_of(params)).token_ids
-        told = draw(logits, batch_of(replace(params, kept=True)))
+        told = draw(logits, batch_of(replace(params, return_sampling_mask=True)))
         alone = left.masked_fill(~is_kept, -torch.inf)
         expected = draw(alone, batch_of(SamplingParams(temperature=temperature))).token_ids
         assert int(is_clear.sum()) > ROWS // 8

@@ -25,7 +25,8 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "kept sets": ("sample_rows", ROWS | {"is_kept_wanted": ONES > 0} | REQUESTS),
     "logprobs": (
         "sample_rows",
-        {"logits": LOGITS, "rows": None, "logprobs": 2, "logprob_rows": IDS, "logprob_ids": IDS[:, None]} | REQUESTS,
+        {"logits": LOGITS, "rows": None, "logprobs": 2, "logprob_rows": IDS, "logprob_token_ids": IDS[:, None]}
+        | REQUESTS,
     ),
     "verify_drafts": ("verify_drafts", {"logits": LOGITS} | REQUESTS | DRAFTS),
     "drawn drafts": (
@@ -45,7 +46,7 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
 }
 LEADING = (
     *("logits", "rows", "logprob_rows", "ends", "addend_ids", "penalty_ids"),
-    *("masks", "bitmask", "draft_candidates", "named", "logprob_ids"),
+    *("masks", "bitmask", "draft_candidates", "named", "logprob_token_ids"),
 )
 """Whose sizes decide those of others, which are refused then, or of what is returned."""
 
@@ -111,11 +112,15 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("sample_rows", at("penalty_ids", -1), r"penalty_ids must be between 0 and .* \(40\) - 1, got -1. Give ids of"),
     ("logprobs", {"logprob_rows": IDS + 1}, r"logprob_rows must be between 0 and the batch size of logits \(4\) - 1"),
     ("logprobs", {"logprob_rows": 0 * IDS}, "logprob_rows must have each row once, got 0 twice. Leave out what is"),
-    ("logprobs", {"logprob_ids": IDS[:, None] - 1}, "logprob_ids must be between 0 and the vocabulary size"),
     (
         "logprobs",
-        {"logprob_ids": IDS[:1, None]},
-        r"logprob_ids must have one row for each of logprob_rows",
+        {"logprob_token_ids": IDS[:, None] - 1},
+        "logprob_token_ids must be between 0 and the vocabulary size",
+    ),
+    (
+        "logprobs",
+        {"logprob_token_ids": IDS[:1, None]},
+        r"logprob_token_ids must have one row for each of logprob_rows",
     ),
     ("logprobs", {"logprobs": -2}, "logprobs must be >= 0, got -2"),
     ("logprobs", {"logprobs": 41}, r"logprobs must be at most the vocabulary size of logits \(40\), got 41"),

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.requests.checks import LARGEST
+from ascend_sample.sampling.requests.checks import FORMER, LARGEST
 from ascend_sample.sampling.requests.params import DEFAULTS, FIELDS, SamplingParams
 
 NORMAL = "[2**-126, 3.40282e+38]"
@@ -48,9 +48,9 @@ OUT_OF_RANGE: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "vocab_size": ((0, 2**20 + 1), "be an int in [1, 1048576]", "columns of the logits"),
     "no_repeat_ngram_size": ((-1,), "be an int in [0, 2**31 - 1]", "0 to switch it off"),
     "no_repeat_ngram_window": ((0,), "be an int in [1, 2**31 - 1]", "None for the whole text"),
-    "thinking_budget": ((-1,), "be an int in [0, 2**31 - 1]", "None for thoughts"),
+    "thinking_token_budget": ((-1,), "be an int in [0, 2**31 - 1]", "None for thoughts"),
     "dry_allowed_length": ((0,), "be an int in [1, 2**31 - 1]", "1 for the shortest"),
-    "dry_range": ((0,), "be an int in [1, 2**31 - 1]", "None for the whole text"),
+    "dry_penalty_last_n": ((0,), "be an int in [1, 2**31 - 1]", "None for the whole text"),
 }
 """Values, the rule, and the remedy."""
 BAD_VALUES: list[tuple[str, Any, str, str, str]] = [
@@ -58,10 +58,10 @@ BAD_VALUES: list[tuple[str, Any, str, str, str]] = [
     *(("top_a", value, "be finite, be 0 or", repr(value), "0 to switch") for value in (math.nan, math.inf, -math.inf)),
     ("temperature", 10**400, "be finite", "an int of 1329 bits. ", "0 for greedy"),
     ("seed", 10**5000, "be an int in [0, ", "an int of 16610 bits. ", "seed % 2**64"),
-    ("logprob_ids", [0, 2**20], "hold ids in [0, 1048576)", "1048576", "model's own"),
-    ("bad_ids", [3, -1], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
-    ("allowed_ids", [1, numpy.int64(2**40)], "hold ids in [0, ", "1099511627776", "model's own vocabulary"),
-    ("bad_ids", torch.ones(2, device="meta"), "be on the host", "a tensor", "tolist()"),
+    ("logprob_token_ids", [0, 2**20], "hold ids in [0, 1048576)", "1048576", "model's own"),
+    ("suppress_token_ids", [3, -1], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
+    ("allowed_token_ids", [1, numpy.int64(2**40)], "hold ids in [0, ", "1099511627776", "model's own vocabulary"),
+    ("suppress_token_ids", torch.ones(2, device="meta"), "be on the host", "a tensor", "tolist()"),
     ("bad_words", [[3], []], "hold sequences of at least one id", "[]", "Leave it out"),
     ("dry_sequence_breakers", [[3, -1]], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
     # One sequence of two ids, or two of one each? Breakers, which mostly are single ids, are the latter.
@@ -76,66 +76,93 @@ BAD_TYPES: list[tuple[str, Any, str, str, str]] = [
     ),
     *(("top_k", value, "be an int in [", repr(value), "int()") for value in (True, 3.0, "3", numpy.array(3), [3])),
     *(
-        ("stop_ids", value, "be a collection of vocabulary ids", shown, "a list of ints")
+        ("stop_token_ids", value, "be a collection of vocabulary ids", shown, "a list of ints")
         for value, shown in ((3, "3"), ("3", "'3'"), ({3: 1}, "{3: 1}"), (iter([3]), "<list_iter"))
     ),
-    ("bad_ids", torch.tensor(3), "be a collection", "a tensor of torch.int64 []", "a list of ints"),
+    ("suppress_token_ids", torch.tensor(3), "be a collection", "a tensor of torch.int64 []", "a list of ints"),
     *(
-        ("allowed_ids", value, "hold ints", shown, IDS)
+        ("allowed_token_ids", value, "hold ints", shown, IDS)
         for value, shown in (([1, True], "True"), ([1.0], "1.0"), (["a", 2], "'a'"), (torch.tensor([[3, 4]]), "[3, 4]"))
     ),
-    ("logprob_ids", "Yes", "be a sequence of ids", "'Yes'", "lists of ints"),
+    ("logprob_token_ids", "Yes", "be a sequence of ids", "'Yes'", "lists of ints"),
     ("bad_words", "no", "be a collection of sequences of ids", "'no'", "a list of lists"),
     ("bad_words", [[3, 4], "no"], "hold sequences of ids", "'no'", "must be tokenized"),
     ("dry_sequence_breakers", [[3, True]], "hold ints", "True", IDS),
-    ("thinking_start", "<think>", "be a sequence of ids", "'<think>'", "must be tokenized"),
-    ("thinking_end", ["<think>"], "hold ints", "'<think>'", IDS),
+    ("thinking_start_ids", "<think>", "be a sequence of ids", "'<think>'", "must be tokenized"),
+    ("thinking_end_ids", ["<think>"], "hold ints", "'<think>'", IDS),
     ("logit_bias", [(3, 1.0)], "be a mapping of vocabulary ids to floats", "[(3, 1.0)]", "Give a dict"),
     ("logit_bias", {"3": 1.0}, "hold ints", "'3'", IDS),
 ]
 BAD_BIASES = [
-    *((bias, ValueError, says) for bias, says in ((math.nan, "bad_ids"), (math.inf, "allowed_ids"), (1e39, "bad_ids"))),
+    *(
+        (bias, ValueError, says)
+        for bias, says in (
+            (math.nan, "suppress_token_ids"),
+            (math.inf, "allowed_token_ids"),
+            (1e39, "suppress_token_ids"),
+        )
+    ),
     *((bias, TypeError, "float()") for bias in ("1", True, None)),
 ]
-THINKING = {"thinking_budget": 9, "thinking_start": 1, "thinking_end": 2}
+THINKING = {"thinking_token_budget": 9, "thinking_start_ids": 1, "thinking_end_ids": 2}
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"allowed_ids": []}, "allowed_ids must name at least one", "()", "None"),
-    ({"allowed_ids": [3, 5], "bad_ids": [5, 4, 3]}, "allowed_ids must name at least one id that is not in bad_ids",
+    ({"allowed_token_ids": []}, "allowed_token_ids must name at least one", "()", "None"),
+    ({"allowed_token_ids": [3, 5], "suppress_token_ids": [5, 4, 3]},
+     "allowed_token_ids must name at least one id that is not in suppress_token_ids",
      "(3, 5)", "None to allow all"),
-    ({"min_tokens": 2}, "min_tokens must be 0 where", "2", "stop_ids"),
-    ({"allowed_ids": [3, 5], "bad_ids": [5], "stop_ids": [3, 9], "min_tokens": 1},
-     "min_tokens must be 0 where nothing but stop_ids may be drawn", "1", "Allow an id"),
-    ({"thinking_budget": 9}, "thinking_start must name at least one id beside thinking_budget", "()", "the tags"),
-    (THINKING | {"thinking_end": []}, "thinking_end must name at least one id beside thinking_budget", "()",
+    ({"min_tokens": 2}, "min_tokens must be 0 where", "2", "stop_token_ids"),
+    ({"allowed_token_ids": [3, 5], "suppress_token_ids": [5], "stop_token_ids": [3, 9], "min_tokens": 1},
+     "min_tokens must be 0 where nothing but stop_token_ids may be drawn", "1", "Allow an id"),
+    ({"thinking_token_budget": 9}, "thinking_start_ids must name at least one id beside thinking_token_budget", "()",
      "the tags"),
-    (THINKING | {"thinking_end": [1]}, "thinking_end must be another sequence than thinking_start", "(1,)",
+    (THINKING | {"thinking_end_ids": []}, "thinking_end_ids must name at least one id beside thinking_token_budget",
+     "()",
+     "the tags"),
+    (THINKING | {"thinking_end_ids": [1]}, "thinking_end_ids must be another sequence than thinking_start_ids", "(1,)",
      "the tag that closes"),
-    (THINKING | {"thinking_closing": [2, 3]}, "thinking_closing must end with thinking_end, (2,)", "(2, 3)",
+    (THINKING | {"thinking_end_message_ids": [2, 3]}, "thinking_end_message_ids must end with thinking_end_ids, (2,)",
+     "(2, 3)",
      "Append that"),
-    (THINKING | {"bad_ids": [2]}, "thinking_end must hold only ids that allowed_ids, bad_ids and", "2", "allow it"),
-    (THINKING | {"thinking_closing": [4, 2], "allowed_ids": [1, 2, 3]}, "thinking_closing must hold only ids that", "4",
+    (THINKING | {"suppress_token_ids": [2]},
+     "thinking_end_ids must hold only ids that allowed_token_ids, suppress_token_ids and", "2", "allow it"),
+    (THINKING | {"thinking_end_message_ids": [4, 2], "allowed_token_ids": [1, 2, 3]},
+     "thinking_end_message_ids must hold only ids that", "4",
      "allow it"),
-    (THINKING | {"stop_ids": [2], "min_tokens": 3}, "thinking_end must hold only ids that allowed_ids", "2",
+    (THINKING | {"stop_token_ids": [2], "min_tokens": 3}, "thinking_end_ids must hold only ids that allowed_token_ids",
+     "2",
      "where the budget ends"),
-    (THINKING | {"adaptive_target": 0.5}, "min_p must be above 0 beside thinking_budget and adaptive_target", "0.0",
+    (THINKING | {"adaptive_target": 0.5}, "min_p must be above 0 beside thinking_token_budget and adaptive_target",
+     "0.0",
      "adaptive-p draws"),
     ({"no_repeat_ngram_size": 4, "no_repeat_ngram_window": 3},
      "no_repeat_ngram_window must be at least no_repeat_ngram_size, 4", "3", "None for the whole text"),
 ]  # fmt: skip
 BESIDE_A_VOCABULARY: list[tuple[int, dict[str, Any], str, str, str]] = [
-    (3, {"bad_ids": [0], "stop_ids": [1, 2], "min_tokens": 1}, "min_tokens must be 0 where nothing but", "1", "Allow"),
-    (3, {"bad_ids": [0, 1, 2]}, "bad_ids must leave at least one of the 3 ids", "(0, 1, 2)", "Forbid fewer"),
+    (
+        3,
+        {"suppress_token_ids": [0], "stop_token_ids": [1, 2], "min_tokens": 1},
+        "min_tokens must be 0 where nothing but",
+        "1",
+        "Allow",
+    ),
+    (
+        3,
+        {"suppress_token_ids": [0, 1, 2]},
+        "suppress_token_ids must leave at least one of the 3 ids",
+        "(0, 1, 2)",
+        "Forbid fewer",
+    ),
     *(
         (10, {field: value}, f"{field} must hold ids in [0, 10)", "10", "ids of the model")
         for field, value in {
-            "allowed_ids": [1, 10],
-            "stop_ids": {10},
+            "allowed_token_ids": [1, 10],
+            "stop_token_ids": {10},
             "bad_words": [[1, 10]],
             "dry_sequence_breakers": [10],
             "no_repeat_ngram_whitelist": [10],
-            "thinking_closing": [10, 2],
+            "thinking_end_message_ids": [10, 2],
             "logit_bias": {10: 1.0},
-            "logprob_ids": [3, 10],
+            "logprob_token_ids": [3, 10],
         }.items()
     ),
     (10, {"logprobs": 11}, "logprobs must be an int in [0, 10]", "11", "10 for all"),
@@ -182,18 +209,21 @@ EDGES: list[tuple[dict[str, Any], Any]] = [
     *(({name: 1}, 1.0) for name in ("top_p", "min_p", "dry_base")),
     *(({"top_k": given}, int(given)) for given in (1, 2**64 - 1, numpy.int32(50))),
     *(({"seed": given}, int(given)) for given in (0, 2**64 - 1, numpy.uint64(2**64 - 1))),
-    *(({"allowed_ids": given}, (2, 9)) for given in ((9, 2), {9, 2}, [9, 2, 9, numpy.int64(2)])),
-    *(({"bad_ids": given}, (1, 4)) for given in (numpy.array([4, 1], numpy.uint16), torch.tensor([4, 1]).int())),
-    ({"bad_ids": range(3)}, (0, 1, 2)),
-    ({"bad_ids": numpy.array([])}, ()),
-    ({"logprob_ids": torch.tensor([4, 1])}, (4, 1)),
+    *(({"allowed_token_ids": given}, (2, 9)) for given in ((9, 2), {9, 2}, [9, 2, 9, numpy.int64(2)])),
+    *(
+        ({"suppress_token_ids": given}, (1, 4))
+        for given in (numpy.array([4, 1], numpy.uint16), torch.tensor([4, 1]).int())
+    ),
+    ({"suppress_token_ids": range(3)}, (0, 1, 2)),
+    ({"suppress_token_ids": numpy.array([])}, ()),
+    ({"logprob_token_ids": torch.tensor([4, 1])}, (4, 1)),
     ({"bad_words": [[4, 2], numpy.array([1, 9]), (4, 2)]}, ((1, 9), (4, 2))),
     ({"dry_sequence_breakers": [7, [3, 1], (5,)]}, ((3, 1), (5,), (7,))),
     ({"stop_sequences": torch.tensor([[4, 1], [3, 2]])}, ((3, 2), (4, 1))),
     ({"logit_bias": {numpy.int64(5): 1, 2: -100.0}}, {2: -100.0, 5: 1.0}),
     ({"logprobs": 10, "vocab_size": 10}, 10),
     ({"no_repeat_ngram_window": 3, "no_repeat_ngram_size": 3}, 3),
-    ({"min_tokens": 4, "allowed_ids": [1, 2], "stop_ids": [2]}, 4),
+    ({"min_tokens": 4, "allowed_token_ids": [1, 2], "stop_token_ids": [2]}, 4),
 ]
 """Fields, and what the first of them is kept as."""
 
@@ -208,10 +238,10 @@ def test_values_at_the_edges_are_taken_and_normalised() -> None:
 
 
 def test_sequences_of_one_id_are_ids() -> None:
-    params = SamplingParams(bad_words=[[4, 2], [7], 3], bad_ids=[7, 1])
-    assert params == SamplingParams(bad_words=[[4, 2]], bad_ids=[1, 3, 7])
-    params = SamplingParams(stop_ids=[7], stop_sequences=[[5, 6], [3], 2])
-    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((5, 6),))
+    params = SamplingParams(bad_words=[[4, 2], [7], 3], suppress_token_ids=[7, 1])
+    assert params == SamplingParams(bad_words=[[4, 2]], suppress_token_ids=[1, 3, 7])
+    params = SamplingParams(stop_token_ids=[7], stop_sequences=[[5, 6], [3], 2])
+    assert (params.stop_token_ids, params.stop_sequences) == ((2, 3, 7), ((5, 6),))
 
 
 def test_defaults() -> None:
@@ -228,12 +258,12 @@ def test_defaults() -> None:
 
 
 def test_a_request_does_not_change_with_what_it_was_made_of() -> None:
-    bias, bad_ids = {3: 1.0}, [7, 5]
-    params = SamplingParams(logit_bias=bias, bad_ids=bad_ids)
+    bias, suppress_token_ids = {3: 1.0}, [7, 5]
+    params = SamplingParams(logit_bias=bias, suppress_token_ids=suppress_token_ids)
     bias[3] = 9.0
-    bad_ids.append(8)
+    suppress_token_ids.append(8)
     assert params.logit_bias == {3: 1.0}
-    assert params.bad_ids == (5, 7)
+    assert params.suppress_token_ids == (5, 7)
     with pytest.raises(dataclasses.FrozenInstanceError):
         params.temperature = 0.5  # type: ignore[misc]
     with pytest.raises(TypeError):
@@ -246,7 +276,9 @@ def test_a_vocabularys_worth_of_ids_takes_no_more_calls_than_a_few() -> None:
         ids = range(count, 0, -1)
         bias: dict[int, float] = {token_id: token_id / 7 for token_id in ids} | {1: -0.0, 2: -100, 3: LARGEST}
         profile = cProfile.Profile()
-        params = profile.runcall(SamplingParams, logit_bias=bias, allowed_ids=ids, stop_ids=ids[1:], min_tokens=1)
+        params = profile.runcall(
+            SamplingParams, logit_bias=bias, allowed_token_ids=ids, stop_token_ids=ids[1:], min_tokens=1
+        )
         profile.runcall(params.check_vocab_size, count + 1)
         calls.append(sum(entry.callcount for entry in profile.getstats()))
         assert list(params.logit_bias.items()) == sorted(bias.items())
@@ -257,7 +289,7 @@ def test_a_vocabularys_worth_of_ids_takes_no_more_calls_than_a_few() -> None:
 
 def test_equal_requests_are_equal_wherever_they_come_from() -> None:
     params = SamplingParams(
-        logit_bias={3: 1.0, 1: -2.5}, bad_words=[[3, 4]], stop_ids=[4], min_tokens=2, seed=2**64 - 1
+        logit_bias={3: 1.0, 1: -2.5}, bad_words=[[3, 4]], stop_token_ids=[4], min_tokens=2, seed=2**64 - 1
     )
     copies = [copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))]
     copies += [SamplingParams.from_mapping(params.to_mapping())]
@@ -272,7 +304,7 @@ def test_equal_requests_are_equal_wherever_they_come_from() -> None:
 WRONG_MAPPINGS: list[tuple[Any, type[Exception], str]] = [
     ({"temprature": 0.5}, ValueError, "'temprature' must be a known field. Did you mean 'temperature'?"),
     ({"topk": 5}, ValueError, "Did you mean 'top_k'?"),
-    ({"stop_token_ids": [1]}, ValueError, "Did you mean 'stop_ids'?"),
+    ({"stop_token_ids": [1]}, ValueError, "Did you mean 'stop_token_ids'?"),
     ({"zzz": 1}, ValueError, "The fields are temperature, top_k, "),
     ({3: 1}, TypeError, "the name of a field must be a str, got 3."),
     ([("top_k", 5)], TypeError, "the fields must be a mapping, got list. Give a dict."),
@@ -285,6 +317,14 @@ def test_mappings_with_a_wrong_field() -> None:
     for values, error, message in WRONG_MAPPINGS:
         with pytest.raises(error, match=re.escape(message)):
             SamplingParams.from_mapping(values)
+
+
+def test_former_names_are_refused_with_those_of_now() -> None:
+    for name, now in FORMER.items():
+        assert name not in FIELDS
+        assert now in FIELDS
+        with pytest.raises(TypeError, match=f"SamplingParams: '{name}' must be a known field. Its name is '{now}' now"):
+            SamplingParams(**{name: 1})
 
 
 def test_the_constructor_knows_the_nearest_name() -> None:

@@ -58,7 +58,10 @@ def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], is_kept: b
     filters = list(FILTERS.values())
     check_drawn_as_from_a_copy(
         rows_of(count, dtype, seed=1) + 20,
-        [SamplingParams(**(more | filters[row % len(filters)]), seed=row, kept=is_kept) for row in range(count)],
+        [
+            SamplingParams(**(more | filters[row % len(filters)]), seed=row, return_sampling_mask=is_kept)
+            for row in range(count)
+        ],
     )
 
 
@@ -73,7 +76,9 @@ def test_typical_counts_what_lies_deep_before_a_best_that_is_farther() -> None:
     assert -mean > mean - depth > 0
     parts = (0.5, 1.5)  # of what lies deep: more than all of it needs the best
     masses = [(between + part * deep) / (1 + between + deep) for part in parts]
-    batch = new_batch([SamplingParams(typical_p=p, kept=True, seed=1) for p in masses], vocab_size=vocab_size)
+    batch = new_batch(
+        [SamplingParams(typical_p=p, return_sampling_mask=True, seed=1) for p in masses], vocab_size=vocab_size
+    )
     kept = Sampler()(logits.expand(2, -1), batch).kept
     assert kept is not None
     assert kept.counts.tolist() == [vocab_size - 1, vocab_size]
@@ -120,7 +125,7 @@ def test_an_end_at_a_value_is_that_of_a_copy(
     params = []
     for number, p in enumerate(logits.double().softmax(1).sort(dim=1, descending=True).values):
         rank = (0, 1, 2, 3, 5, 9, 17, 30, 61)[number % 9]
-        params.append(SamplingParams(**(more | ENDS[name](p, rank)), seed=number, kept=is_kept))
+        params.append(SamplingParams(**(more | ENDS[name](p, rank)), seed=number, return_sampling_mask=is_kept))
     check_drawn_as_from_a_copy(logits, params)
 
 

@@ -26,8 +26,8 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"min_p": 0.05},
     {"top_k": 1500},
     {"repetition_penalty": 1.2, "presence_penalty": 0.5, "top_k": 50},
-    {"logit_bias": {3: 4.0, 77: -2.0}, "bad_ids": [9]},
-    {"allowed_ids": [1, 5, 299], "top_k": 2},
+    {"logit_bias": {3: 4.0, 77: -2.0}, "suppress_token_ids": [9]},
+    {"allowed_token_ids": [1, 5, 299], "top_k": 2},
     {"typical_p": 0.7},
     {"xtc_probability": 0.5, "top_p": 0.9},
 )
@@ -117,7 +117,11 @@ def test_a_step_is_two_operators_bit_for_bit(calls: list[int], asking: str, mode
 
 @pytest.mark.parametrize(
     ("changes", "drawn_again"),
-    [({"kept": True, "top_k": 10}, False), ({"mirostat_tau": 3.0}, False), ({"adaptive_target": 0.1}, True)],
+    [
+        ({"return_sampling_mask": True, "top_k": 10}, False),
+        ({"mirostat_tau": 3.0}, False),
+        ({"adaptive_target": 0.1}, True),
+    ],
 )
 def test_a_step_that_draws_again_is_ranked_after_that(
     calls: list[int], changes: dict[str, Any], drawn_again: bool

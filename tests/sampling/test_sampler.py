@@ -35,9 +35,9 @@ def requests(count: int, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> list[Sa
         {"repetition_penalty": 1.3},
         {"presence_penalty": 0.7, "frequency_penalty": -0.2},
         {"logit_bias": {3: 5.0, 4: -2.0}},
-        {"bad_ids": list(range(0, vocab_size, 3))},
-        {"allowed_ids": list(range(7, vocab_size, 5))},
-        {"stop_ids": [1, 2], "min_tokens": 9},
+        {"suppress_token_ids": list(range(0, vocab_size, 3))},
+        {"allowed_token_ids": list(range(7, vocab_size, 5))},
+        {"stop_token_ids": [1, 2], "min_tokens": 9},
     )
     return [
         dataclasses.replace(params, **changes[row // 2 % len(changes)]) if row % 2 else params
@@ -105,7 +105,7 @@ def test_a_step_that_does_not_advance_is_repeated(device: str) -> None:
 
 def test_a_changed_batch_is_planned_anew(device: str) -> None:
     """The same sampler serves what joined, left and moved, and another batch."""
-    params = [SamplingParams(temperature=0), SamplingParams(top_k=1), SamplingParams(bad_ids=[3])]
+    params = [SamplingParams(temperature=0), SamplingParams(top_k=1), SamplingParams(suppress_token_ids=[3])]
     logits = torch.tensor([[0.0, 1.0, 2.0, 90.0]], device=device)
     sampler, batch = Sampler(), SamplingBatch(4, device)
     batch.extend(params[:2])
@@ -117,7 +117,7 @@ def test_a_changed_batch_is_planned_anew(device: str) -> None:
     batch.remove(0)
     assert sampler(logits.expand(2, 4), batch).token_ids.tolist() == [3, 3]
     other = SamplingBatch(4, device)
-    other.extend([dataclasses.replace(params[0], bad_ids=[3]), params[0]])
+    other.extend([dataclasses.replace(params[0], suppress_token_ids=[3]), params[0]])
     assert sampler(logits.expand(2, 4), other).token_ids.tolist() == [2, 3]
 
 
@@ -159,7 +159,7 @@ def test_logprobs_of_the_four_modes(device: str, mode: LogprobsMode) -> None:
     batch = SamplingBatch(4, device)
     batch.add(SamplingParams(temperature=0.5, top_k=2, logprobs=2, seed=1))
     batch.add(SamplingParams(temperature=0))
-    batch.add(SamplingParams(bad_ids=[0], logprobs=0, temperature=2.0, seed=2))
+    batch.add(SamplingParams(suppress_token_ids=[0], logprobs=0, temperature=2.0, seed=2))
     output = Sampler(mode.value)(LOGITS.to(device), batch)
     assert output.logprobs is not None
     assert output.logprobs.rows == [0, 2]

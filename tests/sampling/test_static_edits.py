@@ -21,15 +21,15 @@ STOP_IDS = [3, 4]
 EDITS: list[dict[str, Any]] = [
     {},
     {"logit_bias": {0: 9.0, 5: -2.0, 699: 4.0}},
-    {"bad_ids": [0, 1, 2, 698]},
-    {"logit_bias": {7: 8.0}, "bad_ids": list(range(40, 90))},  # more bans than a mask has words
-    {"allowed_ids": [0, 31, 32, 400, 699]},
-    {"min_tokens": 6, "stop_ids": STOP_IDS, "logit_bias": {3: 30.0, 4: 29.0}},
-    {"min_tokens": 9, "stop_ids": STOP_IDS, "logit_bias": {3: 30.0}},
+    {"suppress_token_ids": [0, 1, 2, 698]},
+    {"logit_bias": {7: 8.0}, "suppress_token_ids": list(range(40, 90))},  # more bans than a mask has words
+    {"allowed_token_ids": [0, 31, 32, 400, 699]},
+    {"min_tokens": 6, "stop_token_ids": STOP_IDS, "logit_bias": {3: 30.0, 4: 29.0}},
+    {"min_tokens": 9, "stop_token_ids": STOP_IDS, "logit_bias": {3: 30.0}},
     {"repetition_penalty": 1.8},
     {"repetition_penalty": 0.6, "presence_penalty": 2.0},
     {"frequency_penalty": 1.5, "logit_bias": {6: 6.0}},
-    {"presence_penalty": -1.0, "allowed_ids": range(0, 700, 3)},
+    {"presence_penalty": -1.0, "allowed_token_ids": range(0, 700, 3)},
 ]
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 
@@ -132,7 +132,12 @@ def test_what_writing_a_step_costs(counting: None, npu: str) -> None:
     """Beside the noise nothing is sent for a batch that stays as it is."""
     step = StaticStep(4, VOCAB_SIZE, torch.bfloat16, npu, addends=2, history=40, bitmask=True, logprobs=5)
     graph = captured(step)
-    listed: dict[str, Any] = {"logit_bias": {3: 1.0}, "allowed_ids": [3, 5], "min_tokens": 5, "stop_ids": [5]}
+    listed: dict[str, Any] = {
+        "logit_bias": {3: 1.0},
+        "allowed_token_ids": [3, 5],
+        "min_tokens": 5,
+        "stop_token_ids": [5],
+    }
     for params, launches in ((listed, 0), ({"presence_penalty": 1.0}, 6)):
         batch = SamplingBatch(VOCAB_SIZE, npu)
         batch.extend([SamplingParams(seed=1, **params), SamplingParams(seed=1)])
@@ -160,10 +165,10 @@ def test_requests_whose_edits_are_done_already(device: str) -> None:
 
 
 NO_ROOM: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"bad_ids": [1, 2]}, {"addends": 1}, "addends must be 2 at least, for row 1 of the batch, got 1"),
-    ({"min_tokens": 4, "stop_ids": [3]}, {}, "addends must be 1 at least, for row 1 of the batch, got 0"),
+    ({"suppress_token_ids": [1, 2]}, {"addends": 1}, "addends must be 2 at least, for row 1 of the batch, got 1"),
+    ({"min_tokens": 4, "stop_token_ids": [3]}, {}, "addends must be 1 at least, for row 1 of the batch, got 0"),
     ({"presence_penalty": 1.0}, {"history": 2}, "history must be 3 at least, for row 1 of the batch, got 2"),
-    ({"allowed_ids": [1]}, {}, "bitmask must be True at least, for row 1 of the batch, got False"),
+    ({"allowed_token_ids": [1]}, {}, "bitmask must be True at least, for row 1 of the batch, got False"),
     ({"logprobs": 0}, {}, "logprobs must be at least 0, got None"),
     ({"logprobs": 3}, {"logprobs": 2}, "logprobs must be at least 3, got 2"),
 ]
@@ -176,7 +181,7 @@ def test_the_row_that_needs_most_room_is_named() -> None:
         with pytest.raises(ValueError, match=f"StaticStep: {message}"):
             StaticStep(2, 99, torch.float32, "cpu", **options).prepare(batch)
     batch = SamplingBatch(99)
-    batch.extend([SamplingParams(bad_ids=ids) for ids in ([1, 2], [1, 2, 3], [1])])
+    batch.extend([SamplingParams(suppress_token_ids=ids) for ids in ([1, 2], [1, 2, 3], [1])])
     with pytest.raises(ValueError, match="addends must be 3 at least, for row 1 of the batch, got 1"):
         StaticStep(3, 99, torch.float32, "cpu", addends=1).prepare(batch)
 

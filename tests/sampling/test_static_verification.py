@@ -31,9 +31,11 @@ def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, An
         batch.reorder(choice.sample(range(len(batch)), len(batch)))
     while len(batch) < REQUESTS and (not len(batch) or choice.random() < 0.5):
         # What every list may have is wide enough: bans of the vocabulary of other tests do not exist here.
-        edits = {name: value for name, value in choice.choice(EDITS).items() if name != "bad_ids"}
+        edits = {name: value for name, value in choice.choice(EDITS).items() if name != "suppress_token_ids"}
         biases = {token: bias for token, bias in edits.pop("logit_bias", {}).items() if token < VOCAB_SIZE}
-        allowed = {"allowed_ids": [token for token in edits.pop("allowed_ids", ()) if token < VOCAB_SIZE] or None}
+        allowed = {
+            "allowed_token_ids": [token for token in edits.pop("allowed_token_ids", ()) if token < VOCAB_SIZE] or None
+        }
         asked = {**choice.choice(kinds), **edits, **allowed, "logit_bias": biases}
         prompt = [choice.randrange(9) for _ in range(choice.randrange(9))]
         params = SamplingParams(**asked, seed=choice.getrandbits(64))
@@ -190,12 +192,18 @@ def test_nobody_waits(counting: None, npu: str, rule: str, copies: dict[str, int
     ("params", "message"),
     [
         ({"logprobs": 0}, "batch must hold no request that asks for logprobs, got row 1. Verify its drafts outside of"),
-        ({"kept": True}, "batch must hold no request that has kept=True, got row 1. Sample the places"),
+        (
+            {"return_sampling_mask": True},
+            "batch must hold no request that has return_sampling_mask=True, got row 1. Sample the places",
+        ),
         ({"no_repeat_ngram_size": 2}, "batch must hold no request with rules that look at its text, .*, got row 1"),
         ({"typical_p": 0.5}, "batch must have no .* that is on, got one on row 1. .* verify its drafts outside of"),
         ({"presence_penalty": 1.0}, "history must be 1 at least, for row 1 of the batch, got 0"),
-        ({"bad_ids": [1]}, "addends must be 1 at least, for row 1 of the batch, got 0. .* verify its drafts outside"),
-        ({"allowed_ids": [1]}, "bitmask must be True at least, for row 1 of the batch, got False"),
+        (
+            {"suppress_token_ids": [1]},
+            "addends must be 1 at least, for row 1 of the batch, got 0. .* verify its drafts outside",
+        ),
+        ({"allowed_token_ids": [1]}, "bitmask must be True at least, for row 1 of the batch, got False"),
         ({"top_k": 5}, "top_k must be at most 4, got 5"),
         (None, "batch must have at most 2 rows of 9 ids, got 3 of 9"),
     ],

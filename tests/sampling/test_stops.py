@@ -16,7 +16,7 @@ from ascend_sample.sampling.rows import host_copy
 
 VOCAB_SIZE = 9
 End = tuple[tuple[int, ...], int]
-RULED: dict[str, Any] = {"stop_ids": [2], "stop_sequences": [[5, 6], [3, 5, 6], [1, 2], [4, 4]]}
+RULED: dict[str, Any] = {"stop_token_ids": [2], "stop_sequences": [[5, 6], [3, 5, 6], [1, 2], [4, 4]]}
 
 
 def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> End | None:

@@ -35,7 +35,7 @@ def expected(params: SamplingParams, text: list[int]) -> dict[int, float]:
     return of_float32 | dict.fromkeys(forbidden_ids(text, params), -INF) | ({} if forced is None else {forced: 1e9})
 
 
-THOUGHT: dict[str, Any] = {"thinking_start": [7], "thinking_end": [8]}
+THOUGHT: dict[str, Any] = {"thinking_start_ids": [7], "thinking_end_ids": [8]}
 
 
 # ---- by hand ----
@@ -62,36 +62,40 @@ BY_HAND: list[tuple[dict[str, Any], list[int], dict[int, float]]] = [
     (DRY, [7, 7, 7, 7], {7: -1.0}),
     # 2 3 is followed by 4 and by 5, but 1 2 3 by 4 alone.
     (DRY, [1, 2, 3, 4, 2, 3, 5, 1, 2, 3], {4: -1.0, 5: -0.5}),
-    (DRY | {"dry_range": 8}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {4: -0.5}),
-    (DRY | {"dry_range": 7}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {}),
+    (DRY | {"dry_penalty_last_n": 8}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {4: -0.5}),
+    (DRY | {"dry_penalty_last_n": 7}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {}),
     (DRY | {"dry_sequence_breakers": [1]}, [1, 2, 3, 4, 1, 2, 3], {4: -0.5}),
     (DRY | {"dry_sequence_breakers": [3]}, [1, 2, 3, 4, 1, 2, 3], {}),
     (DRY | {"dry_sequence_breakers": [4]}, [1, 2, 3, 4, 1, 2, 3], {}),
     ({"dry_multiplier": 0.5, "dry_sequence_breakers": [[4, 1]]}, [1, 2, 3, 4, 1, 2, 3], {4: -0.5}),
     ({"dry_multiplier": 3.0, "dry_base": 1.0}, [7] * 9, {7: -3.0}),
     (THOUGHT, [7, 1, 2], {}),
-    (THOUGHT | {"thinking_budget": 0}, [], {}),
-    (THOUGHT | {"thinking_budget": 0}, [1, 7], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 2}, [7, 1], {}),
-    (THOUGHT | {"thinking_budget": 2}, [7, 1, 2], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 2}, [7, 1, 8, 2, 3], {}),
+    (THOUGHT | {"thinking_token_budget": 0}, [], {}),
+    (THOUGHT | {"thinking_token_budget": 0}, [1, 7], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2}, [7, 1], {}),
+    (THOUGHT | {"thinking_token_budget": 2}, [7, 1, 2], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2}, [7, 1, 8, 2, 3], {}),
     # The last tag that opens counts, also within a thought.
-    (THOUGHT | {"thinking_budget": 2}, [7, 1, 7, 2, 3], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 1, 2], {5: 1e9}),
-    (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 1, 2, 5], {6: 1e9}),
-    (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 6, 8]}, [7, 5, 6], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2}, [7, 1, 7, 2, 3], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2, "thinking_end_message_ids": [5, 6, 8]}, [7, 1, 2], {5: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2, "thinking_end_message_ids": [5, 6, 8]}, [7, 1, 2, 5], {6: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 2, "thinking_end_message_ids": [5, 6, 8]}, [7, 5, 6], {8: 1e9}),
     # What the thought does not hold is not part of what closes it.
-    (THOUGHT | {"thinking_budget": 1, "thinking_closing": [5, 9, 8], "thinking_start": [5]}, [5, 1], {5: 1e9}),
-    (THOUGHT | {"thinking_budget": 2, "thinking_closing": [5, 5, 6, 8]}, [7, 5, 5, 5], {6: 1e9}),
-    ({"thinking_start": [1, 2], "thinking_end": [3, 4], "thinking_budget": 1}, [1, 2, 3], {4: 1e9}),
-    ({"thinking_start": [1, 2], "thinking_end": [3, 4], "thinking_budget": 1}, [1, 2, 3, 4, 5], {}),
+    (
+        THOUGHT | {"thinking_token_budget": 1, "thinking_end_message_ids": [5, 9, 8], "thinking_start_ids": [5]},
+        [5, 1],
+        {5: 1e9},
+    ),
+    (THOUGHT | {"thinking_token_budget": 2, "thinking_end_message_ids": [5, 5, 6, 8]}, [7, 5, 5, 5], {6: 1e9}),
+    ({"thinking_start_ids": [1, 2], "thinking_end_ids": [3, 4], "thinking_token_budget": 1}, [1, 2, 3], {4: 1e9}),
+    ({"thinking_start_ids": [1, 2], "thinking_end_ids": [3, 4], "thinking_token_budget": 1}, [1, 2, 3, 4, 5], {}),
     # A tag that ends where another does: what closes counts.
-    ({"thinking_start": [2], "thinking_end": [1, 2], "thinking_budget": 0}, [2, 1, 2], {}),
+    ({"thinking_start_ids": [2], "thinking_end_ids": [1, 2], "thinking_token_budget": 0}, [2, 1, 2], {}),
     # Neither a ban of its n-gram, nor DRY, nor a bad word keeps the closing from being drawn.
-    (THOUGHT | {"thinking_budget": 1, "no_repeat_ngram_size": 2}, [7, 1, 8, 7, 1], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 1, "dry_multiplier": 1.0}, [7, 1, 8, 7, 1], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 1, "bad_words": [[1, 8]]}, [7, 1], {8: 1e9}),
-    (THOUGHT | {"thinking_budget": 1, "bad_words": [[1, 3]]}, [7, 1], {3: -INF, 8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 1, "no_repeat_ngram_size": 2}, [7, 1, 8, 7, 1], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 1, "dry_multiplier": 1.0}, [7, 1, 8, 7, 1], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 1, "bad_words": [[1, 8]]}, [7, 1], {8: 1e9}),
+    (THOUGHT | {"thinking_token_budget": 1, "bad_words": [[1, 3]]}, [7, 1], {3: -INF, 8: 1e9}),
 ]
 """What is asked for, a text, and what is added to logits behind it."""
 
@@ -142,12 +146,12 @@ def random_rules(rng: random.Random, vocab_size: int) -> SamplingParams:
         dry_base=rng.choice((1.0, 1.75, 1e9, 1e20)),
         dry_allowed_length=rng.randrange(1, 4),
         dry_sequence_breakers=rng.choice(([], [], sequences(2, 1))),
-        dry_range=rng.choice((None, 1, 4, 10, 25)),
+        dry_penalty_last_n=rng.choice((None, 1, 4, 10, 25)),
         bad_words=sequences(2, 2),
-        thinking_budget=rng.choice((None, 0, 1, 4)),
-        thinking_start=[0],
-        thinking_end=end,
-        thinking_closing=rng.choice(([], [0, *end], [1, 1, *end])),
+        thinking_token_budget=rng.choice((None, 0, 1, 4)),
+        thinking_start_ids=[0],
+        thinking_end_ids=end,
+        thinking_end_message_ids=rng.choice(([], [0, *end], [1, 1, *end])),
     )
 
 
@@ -203,13 +207,13 @@ def test_forbidden_ids_are_those_of_transformers(count: int) -> None:
 RULED = (
     {"no_repeat_ngram_size": 1, "no_repeat_ngram_window": 3},
     {"no_repeat_ngram_size": 2},
-    {"dry_multiplier": 30.0, "dry_allowed_length": 1, "dry_range": 6},
+    {"dry_multiplier": 30.0, "dry_allowed_length": 1, "dry_penalty_last_n": 6},
     {"bad_words": [[0, 1], [1, 2], [2, 0], [3, 3]], "presence_penalty": 0.5},
     {"logit_bias": {2: 3.0}},
     {"logit_bias": {4: 3.0}},
-    {"thinking_budget": 2, "thinking_start": 0, "thinking_end": 1, "thinking_closing": [5, 3, 1]},
-    {"repetition_penalty": 1.5, "allowed_ids": [0, 1, 2, 4]},
-    {"min_tokens": 3, "stop_ids": [3], "frequency_penalty": 0.5, "bad_ids": [5]},
+    {"thinking_token_budget": 2, "thinking_start_ids": 0, "thinking_end_ids": 1, "thinking_end_message_ids": [5, 3, 1]},
+    {"repetition_penalty": 1.5, "allowed_token_ids": [0, 1, 2, 4]},
+    {"min_tokens": 3, "stop_token_ids": [3], "frequency_penalty": 0.5, "suppress_token_ids": [5]},
     {},
 )
 
@@ -264,15 +268,22 @@ def test_a_thought_is_closed_whatever_is_drawn(device: str) -> None:
     asked: list[dict[str, Any]] = [
         {"temperature": 2.5},
         {"top_k": 3, "logprobs": 2},
-        {"top_p": 0.5, "top_n_sigma": 1.0, "kept": True},
+        {"top_p": 0.5, "top_n_sigma": 1.0, "return_sampling_mask": True},
         {"typical_p": 0.2, "min_p": 0.1, "repetition_penalty": 1.9, "frequency_penalty": 2.0},
         {"mirostat_tau": 0.5},
         {"adaptive_target": 0.1, "min_p": 0.01},
         {"xtc_probability": 1.0, "xtc_threshold": 0.01},
     ]
-    budget = {"thinking_budget": 3, "thinking_start": [1, 2], "thinking_end": [3], "thinking_closing": [4, 4, 3]}
+    budget = {
+        "thinking_token_budget": 3,
+        "thinking_start_ids": [1, 2],
+        "thinking_end_ids": [3],
+        "thinking_end_message_ids": [4, 4, 3],
+    }
     batch, sampler = SamplingBatch(40, device), Sampler()
-    batch.extend([SamplingParams(seed=7, bad_ids=[1], **budget, **one) for one in asked], [[5, 1, 2]] * len(asked))
+    batch.extend(
+        [SamplingParams(seed=7, suppress_token_ids=[1], **budget, **one) for one in asked], [[5, 1, 2]] * len(asked)
+    )
     logits = torch.randn(len(asked), 40, generator=torch.Generator().manual_seed(1))
     logits[:, 3:5] = -9.0  # nobody would draw them by himself
     drawn = torch.stack([sampler(logits.to(device), batch).token_ids.cpu() for _ in range(8)], 1)

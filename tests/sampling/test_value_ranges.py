@@ -158,7 +158,7 @@ def mixed(count: int, **more: Any) -> list[SamplingParams]:
 
 
 def test_a_device_draws_the_same(accelerator: str) -> None:
-    logits, params = rows_of(64), mixed(64, bad_ids=[3, 7], presence_penalty=0.5)
+    logits, params = rows_of(64), mixed(64, suppress_token_ids=[3, 7], presence_penalty=0.5)
     here, there = new_batch(params), new_batch(params, accelerator)
     for _ in range(3):
         assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(accelerator), there).token_ids.cpu())
@@ -226,7 +226,9 @@ def test_equal_values_stay_whatever_their_mean_is_rounded_to(accelerator: str) -
     logits = torch.randn(count, 1, generator=generator) * 5 + torch.zeros(count, vocab_size)
     for allowed in (1, 2):
         ids = torch.rand(count, vocab_size, generator=generator).argsort(1)[:, :allowed]
-        params = [SamplingParams(top_n_sigma=0.5, seed=row, allowed_ids=ids[row].tolist()) for row in range(count)]
+        params = [
+            SamplingParams(top_n_sigma=0.5, seed=row, allowed_token_ids=ids[row].tolist()) for row in range(count)
+        ]
         output = Sampler()(logits.to(accelerator), new_batch(params, accelerator, vocab_size))
         assert (output.status == RowStatus.OK).all()
         assert (output.token_ids.cpu().unsqueeze(1) == ids).any(1).all()

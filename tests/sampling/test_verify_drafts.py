@@ -69,7 +69,9 @@ def test_statuses_are_of_the_places_that_are_reached(device: str) -> None:
 
 def test_the_batch_stays_as_it_is_until_tokens_are_appended(device: str) -> None:
     """Also where `min_tokens` end among the drafts, which takes another list of addends for the call."""
-    params = SamplingParams(temperature=0, min_tokens=2, stop_ids=[1], bad_ids=[0], presence_penalty=0.5)
+    params = SamplingParams(
+        temperature=0, min_tokens=2, stop_token_ids=[1], suppress_token_ids=[0], presence_penalty=0.5
+    )
     batch = new_batch([params], [[]], 4, device)
     logits = torch.tensor([[9.0, 3.0, 2.0, 1.0]]).repeat(4, 1).to(device)
     taken = set()

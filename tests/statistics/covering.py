@@ -157,9 +157,9 @@ def _mask(kind: str, ids: np.ndarray, vocab_size: int) -> dict[str, Any]:
     some = [int(token_id) for token_id in ids[60:90]]
     return {
         "none": {},
-        "allowed": {"allowed_ids": sorted(set(range(0, vocab_size, 2)) - set(some) | set(map(int, ids[15:45])))},
-        "bad": {"bad_ids": some},
-        "minimum length": {"min_tokens": 100, "stop_ids": [*some[:10], int(ids[40])]},
+        "allowed": {"allowed_token_ids": sorted(set(range(0, vocab_size, 2)) - set(some) | set(map(int, ids[15:45])))},
+        "bad": {"suppress_token_ids": some},
+        "minimum length": {"min_tokens": 100, "stop_token_ids": [*some[:10], int(ids[40])]},
     }[kind]
 
 

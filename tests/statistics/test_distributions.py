@@ -42,7 +42,7 @@ BY_HAND = {
     "temperature 0.5 squares": (SamplingParams(temperature=0.5), [1 / 30, 4 / 30, 9 / 30, 16 / 30]),
     "temperature 0.5, then p = 0.8": (SamplingParams(temperature=0.5, top_p=0.8), [0, 0, 9 / 25, 16 / 25]),
     "temperature 0": (SamplingParams(temperature=0), [0, 0, 0, 1]),
-    "the last id is bad": (SamplingParams(bad_ids=[3]), [1 / 6, 2 / 6, 3 / 6, 0]),
+    "the last id is bad": (SamplingParams(suppress_token_ids=[3]), [1 / 6, 2 / 6, 3 / 6, 0]),
     "a bias of ln 2": (SamplingParams(logit_bias={0: LN_2}), [2 / 11, 2 / 11, 3 / 11, 4 / 11]),
     "presence ln 2 on the output": (SamplingParams(presence_penalty=LN_2), [1 / 8, 2 / 8, 3 / 8, 2 / 8]),
     "frequency ln 2, twice": (SamplingParams(frequency_penalty=LN_2), [1 / 7, 2 / 7, 3 / 7, 1 / 7]),

@@ -35,10 +35,10 @@ def test_a_large_vocabulary(on: str, dtype: torch.dtype, quick: int, long: int, 
 IMPOSSIBLE = {
     "-inf": ({}, [-np.inf, 0.0, 1.0, -np.inf, 2.0, -np.inf], [1, 2, 4]),
     "NaN": ({}, [np.nan, 0.0, 1.0, np.nan, 2.0, 0.0], [1, 2, 4, 5]),
-    "bad ids with the best logits": ({"bad_ids": [0, 5]}, [50.0, 0.0, 1.0, -1.0, 2.0, np.inf], [1, 2, 3, 4]),
-    "one allowed id, far below": ({"allowed_ids": [3, 1]}, [50.0, -100.0, 1.0, -101.0, 2.0, 3.0], [1, 3]),
+    "bad ids with the best logits": ({"suppress_token_ids": [0, 5]}, [50.0, 0.0, 1.0, -1.0, 2.0, np.inf], [1, 2, 3, 4]),
+    "one allowed id, far below": ({"allowed_token_ids": [3, 1]}, [50.0, -100.0, 1.0, -101.0, 2.0, 3.0], [1, 3]),
     "stop ids before the minimum length": (
-        {"min_tokens": 2, "stop_ids": [0]},
+        {"min_tokens": 2, "stop_token_ids": [0]},
         [9.0, 0.0, 0.0, -np.inf, 0.0, 0.0],
         [1, 2, 4, 5],
     ),

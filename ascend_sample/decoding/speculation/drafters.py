@@ -14,7 +14,7 @@ from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
-from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule
 from ascend_sample.sampling.drafts.judging import noise_position
 
 
@@ -63,7 +63,7 @@ class Round(NamedTuple):
     size: int
     is_ragged: bool
     sampling: RowSampling
-    rule: Rule = "standard"
+    rule: VerificationRule = "standard"
     lengths_cpu: Tensor | None = None
     wanted_cpu: Tensor | None = None
 

@@ -31,7 +31,7 @@ from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.verifier import Verifier
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.drafts.arguments import Rule, check_rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule, check_rule
 from ascend_sample.sampling.requests.fields import Stage
 from ascend_sample.sampling.requests.params import fields_of
 
@@ -47,7 +47,7 @@ def speculative_sample(
     drafter: StepModel | Drafter,
     max_new_tokens: int | Sequence[int] | Tensor,
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
-    rule: Rule = "standard",
+    rule: VerificationRule = "standard",
     generator: torch.Generator | None = None,
     **common: Unpack[GenerationOptions],
 ) -> DecodeOutput:
@@ -156,7 +156,7 @@ class _Target:
         self.passes = 0
         self._has_read_drafts = False  # so its cache may hold some that are not part of the texts
 
-    def read(self, texts: RaggedTexts, proposal: _Proposal, rule: Rule) -> Tensor:
+    def read(self, texts: RaggedTexts, proposal: _Proposal, rule: VerificationRule) -> Tensor:
         """Reads the last token of each row and the drafts; returns logits [batch, 1 + drafts, vocab_size]."""
         tokens, is_ragged = proposal.draft.tokens, proposal.is_ragged
         count = tokens.shape[1]
@@ -186,7 +186,7 @@ class _Drafting:
         passes: how many it took, the prompts not counted.
     """
 
-    def __init__(self, drafter: Drafter, request: Request, sampling: RowSampling, rule: Rule) -> None:
+    def __init__(self, drafter: Drafter, request: Request, sampling: RowSampling, rule: VerificationRule) -> None:
         self._drafter, self._request, self._sampling, self._rule = drafter, request, sampling, rule
         self._is_started = False
         self._state: Any = None

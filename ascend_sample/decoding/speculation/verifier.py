@@ -13,7 +13,7 @@ from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.decoding.speculation.drafters import Draft
 from ascend_sample.sampling import SamplingParams, verify_drafts
-from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule
 from ascend_sample.sampling.rows.table import to_device
 
 
@@ -41,7 +41,7 @@ class Verifier:
         rule: The rule of `verify_drafts`.
     """
 
-    def __init__(self, sampling: RowSampling, params: Sequence[SamplingParams], rule: Rule) -> None:
+    def __init__(self, sampling: RowSampling, params: Sequence[SamplingParams], rule: VerificationRule) -> None:
         of_text = attrgetter(*all_but_draw_fields())
         self._sampling, self._rule = sampling, rule
         self._is_best = sampling.is_greedy and all(of_text(one) == of_text(SamplingParams()) for one in params)

@@ -49,7 +49,7 @@ def sample(
         input_ids: int64 [batch, length], the prompts.
         params: one `SamplingParams` for each prompt, or one for all. None: the model's distribution as it is. Prompts
             that share a seed share their noise, so equal ones have equal texts; those without a seed never do. Rows
-            end at eos_token_id, which has to name their stop_ids.
+            end at eos_token_id, which has to name their stop_token_ids.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
         num_return_sequences: how many independent texts each prompt gets. The first has the prompt's seed, the others
             have seeds derived from it.

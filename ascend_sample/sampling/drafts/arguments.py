@@ -19,8 +19,8 @@ from ascend_sample.sampling.rows.arguments import host_ints
 from ascend_sample.sampling.rows.parameters import check_logits, check_uncaptured
 
 NAME: Final = "verify_drafts"
-Rule = Literal["match", "standard", "block"]
-RULES: Final[tuple[Rule, ...]] = get_args(Rule)
+VerificationRule = Literal["match", "standard", "block"]
+RULES: Final[tuple[VerificationRule, ...]] = get_args(VerificationRule)
 Counts = Sequence[int] | NDArray[Any] | Tensor
 MOST_OF_SUM: Final = 0.01
 """So far from 1 may the sum of probabilities be: rounding to bfloat16 moves it by up to 2^-8. To float16 it moves it by
@@ -89,15 +89,21 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
 
 def _check_requests(batch: SamplingBatch) -> None:
     """Raises where a request asks for what no step with drafts gives."""
-    if batch.host.kept.any():
-        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
-        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
+    if batch.host.return_sampling_mask.any():
+        remedy = "Sample the places as rows of a batch of their own, or leave return_sampling_mask out."
+        refuse(
+            NAME,
+            "batch",
+            "hold no request with return_sampling_mask=True",
+            f"row {int(batch.host.return_sampling_mask.argmax())}",
+            remedy,
+        )
     refuse_states(
         NAME, batch.host, "Sample its tokens one by one: each draft would need the state after those before it."
     )
 
 
-def check_rule(owner: str, rule: object, usual: Rule = "match") -> None:
+def check_rule(owner: str, rule: object, usual: VerificationRule = "match") -> None:
     """Raises, for ``owner``, unless the rule is one; ``usual`` is what counts where none is given."""
     if rule not in RULES:
         refuse(owner, "rule", f"be one of {', '.join(RULES)}", show(rule), f"Leave it out for '{usual}'.")

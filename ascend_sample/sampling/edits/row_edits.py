@@ -57,7 +57,7 @@ class Known(NamedTuple):
         repeats = params.repetition_penalty != 1.0
         is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         is_ruled = has_rules(params)
-        stops = StopWatch(params, output_ids, vocab_size) if params.stop_ids or params.stop_sequences else None
+        stops = StopWatch(params, output_ids, vocab_size) if params.stop_token_ids or params.stop_sequences else None
         if not (is_penalized or is_ruled):
             return cls(None, None, stops)
         prompt = to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)
@@ -136,7 +136,7 @@ class RowEdits:
         rows = zip(params, left, known, strict=True)
         return {
             "addend_slot": [
-                self._addend_slot(one, forbidden > 0 and len(one.stop_ids) > 0, of_row.rules)
+                self._addend_slot(one, forbidden > 0 and len(one.stop_token_ids) > 0, of_row.rules)
                 for one, forbidden, of_row in rows
             ],
             "penalty_slot": [NO_SLOT if of_row.seen is None else self.penalties.hold(of_row.seen) for of_row in known],
@@ -170,9 +170,9 @@ class RowEdits:
                 if name == "addend_slot":
                     self.rules.pop(slot, None)
 
-    def allow_stop_ids(self, row: int, params: SamplingParams) -> None:
+    def allow_stop_token_ids(self, row: int, params: SamplingParams) -> None:
         """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
-        if not params.stop_ids:  # sequences alone end its text
+        if not params.stop_token_ids:  # sequences alone end its text
             return
         slot = int(self._table.host.addend_slot[row])
         if slot in self.rules or has_addend(params, self.vocab_size):

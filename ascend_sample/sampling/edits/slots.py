@@ -174,20 +174,20 @@ def fill(table: Tensor, slots: Tensor, values: Tensor) -> None:
 
 def has_mask(params: SamplingParams, vocab_size: int) -> bool:
     """Tells whether the request has a mask: it allows ids, or forbids more than a mask has words."""
-    return params.allowed_ids is not None or len(params.bad_ids) > words_of(vocab_size)
+    return params.allowed_token_ids is not None or len(params.suppress_token_ids) > words_of(vocab_size)
 
 
 def has_addend(params: SamplingParams, vocab_size: int) -> bool:
     """Tells whether the request has a list of addends, apart from `min_tokens`."""
     is_biased = any(params.logit_bias.values())
-    return is_biased or (bool(params.bad_ids) and not has_mask(params, vocab_size))
+    return is_biased or (bool(params.suppress_token_ids) and not has_mask(params, vocab_size))
 
 
 def addend_of(params: SamplingParams, stop_ids_forbidden: bool, vocab_size: int) -> tuple[Ids, Floats]:
     """Returns the list of addends of a request: ids, each once and ascending, and what is added to their logits."""
-    forbidden = numpy.array(() if has_mask(params, vocab_size) else params.bad_ids, numpy.int64)
+    forbidden = numpy.array(() if has_mask(params, vocab_size) else params.suppress_token_ids, numpy.int64)
     if stop_ids_forbidden:
-        forbidden = numpy.union1d(forbidden, numpy.array(params.stop_ids, numpy.int64))
+        forbidden = numpy.union1d(forbidden, numpy.array(params.stop_token_ids, numpy.int64))
     biased = numpy.array(list(params.logit_bias), numpy.int64)
     bias = numpy.array(list(params.logit_bias.values()), numpy.float32)
     is_possible = ~numpy.isin(biased, forbidden)
@@ -214,7 +214,7 @@ class MaskSlots(Slots):
             return
         self.masks = self.sized(self.masks, self.width, torch.int32)
         slots, places, words = list(self._changed), [], []
-        usual = [-1 if params.allowed_ids is None else 0 for params in self._changed.values()]
+        usual = [-1 if params.allowed_token_ids is None else 0 for params in self._changed.values()]
         for slot, params, word in zip(slots, self._changed.values(), usual, strict=True):
             mask = self._mask_of(params)
             named = numpy.flatnonzero(mask != word)
@@ -227,9 +227,9 @@ class MaskSlots(Slots):
         self._changed.clear()
 
     def _mask_of(self, params: SamplingParams) -> NDArray[numpy.int32]:
-        is_allowed = numpy.full(self.width * WORD, params.allowed_ids is None)
-        is_allowed[list(params.allowed_ids or ())] = True
-        is_allowed[list(params.bad_ids)] = False
+        is_allowed = numpy.full(self.width * WORD, params.allowed_token_ids is None)
+        is_allowed[list(params.allowed_token_ids or ())] = True
+        is_allowed[list(params.suppress_token_ids)] = False
         return numpy.packbits(is_allowed, bitorder="little").view(numpy.int32)
 
 

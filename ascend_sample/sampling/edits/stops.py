@@ -24,7 +24,7 @@ class Ended(NamedTuple):
 
     Attributes:
         row: its place in the batch.
-        stop: which of its `stop_sequences` was drawn, or one of its `stop_ids` as a sequence of one.
+        stop: which of its `stop_sequences` was drawn, or one of its `stop_token_ids` as a sequence of one.
         length: how many tokens the output has with the last one of the sequence. Drafts may have brought more.
     """
 
@@ -56,7 +56,7 @@ class StopWatch:
     """
 
     def __init__(self, params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> None:
-        stops = [*((token_id,) for token_id in params.stop_ids), *map(tuple, params.stop_sequences)]
+        stops = [*((token_id,) for token_id in params.stop_token_ids), *map(tuple, params.stop_sequences)]
         longest = max(map(len, stops))
         before = to_token_ids("output_ids", output_ids[max(0, len(output_ids) - longest) :], vocab_size)
         self._last = deque(before.tolist(), longest)

@@ -20,7 +20,7 @@ from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.requests.params import SamplingParams
 
 SPARE: Final = 1024
-"""So many tokens more than twice `dry_range` are indexed before those that are out of it are forgotten."""
+"""So many tokens more than twice `dry_penalty_last_n` are indexed before those that are out of it are forgotten."""
 FORCED: Final = 1e9
 """What the logit of an id gets that is to be drawn, as in vLLM: finite, so that deviations and sums stay finite."""
 NOTHING: Final = (numpy.zeros(1, numpy.int64), numpy.full(1, -0.0, numpy.float32))
@@ -29,7 +29,7 @@ NOTHING: Final = (numpy.zeros(1, numpy.int64), numpy.full(1, -0.0, numpy.float32
 
 def has_rules(params: SamplingParams) -> bool:
     """Tells whether a request has rules that look at its text."""
-    is_bounded = params.thinking_budget is not None
+    is_bounded = params.thinking_token_budget is not None
     return params.no_repeat_ngram_size > 0 or params.dry_multiplier > 0 or bool(params.bad_words) or is_bounded
 
 
@@ -78,7 +78,7 @@ class TextRules:
             ends = (end for end in range(last, 0, -1) if self._ends_with_breaker(end))
             self._unbroken = next(ends, 0)
         self._thought: int | None = None  # where the one begins that is open, behind what opens it
-        if params.thinking_budget is not None:
+        if params.thinking_token_budget is not None:
             any(map(self._note_thought, range(len(self._text), 0, -1)))  # until one is found
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -88,13 +88,13 @@ class TextRules:
             self._text.append(token if 0 <= token < self._vocab_size else -1 - len(self._text))
             if self._ngrams is not None:
                 self._ngrams.note_last()
-            if self._params.thinking_budget is not None:
+            if self._params.thinking_token_budget is not None:
                 self._note_thought(len(self._text))
             if self._suffixes is not None:
                 self._suffixes.append(self._text[-1])
                 if self._ends_with_breaker(len(self._text)):
                     self._unbroken = len(self._text)
-                most = self._params.dry_range
+                most = self._params.dry_penalty_last_n
                 if most is not None and self._suffixes.count > 2 * most + SPARE and not self._journal.is_recording:
                     self._index_suffixes()
 
@@ -144,7 +144,7 @@ class TextRules:
         if self._suffixes is None:
             return {}
         params, first = self._params, len(self._text) - self._suffixes.count
-        start = 0 if params.dry_range is None else max(0, len(self._text) - params.dry_range - first)
+        start = 0 if params.dry_penalty_last_n is None else max(0, len(self._text) - params.dry_penalty_last_n - first)
         longest = len(self._text) - self._unbroken
         found = self._suffixes.continuations(longest, params.dry_allowed_length, start)
         penalties = {length: -penalty_of(params, length) for length in set(found.values())}
@@ -163,18 +163,18 @@ class TextRules:
 
     def _forced(self) -> int | None:
         """Returns the next id of what closes a thought, if one has as many tokens as it may."""
-        budget, end = self._params.thinking_budget, len(self._text)
+        budget, end = self._params.thinking_token_budget, len(self._text)
         if budget is None or self._thought is None or end - self._thought < budget:
             return None
-        closing = tuple(self._params.thinking_closing or self._params.thinking_end)
+        closing = tuple(self._params.thinking_end_message_ids or self._params.thinking_end_ids)
         longest = min(end - self._thought, len(closing) - 1)
         there = next(length for length in range(longest, -1, -1) if self._has_before(end, closing[:length]))
         return closing[there]
 
     def _note_thought(self, end: int) -> bool:
         """Notes that a thought ends or begins at a place, and tells whether it does."""
-        closes = self._has_before(end, self._params.thinking_end)
-        if closes or self._has_before(end, self._params.thinking_start):
+        closes = self._has_before(end, self._params.thinking_end_ids)
+        if closes or self._has_before(end, self._params.thinking_start_ids):
             self._thought = None if closes else end
             return True
         return False
@@ -188,8 +188,8 @@ class TextRules:
         return len(tokens) <= end and tuple(self._text[end - len(tokens) : end]) == tokens
 
     def _index_suffixes(self) -> None:
-        """Indexes the tokens that `dry_range` reaches."""
-        length = self._params.dry_range
+        """Indexes the tokens that `dry_penalty_last_n` reaches."""
+        length = self._params.dry_penalty_last_n
         reached = self._text if length is None else self._text[-length:]
         self._suffixes = SuffixIndex(longest_match(self._params), reached, self._journal)
 

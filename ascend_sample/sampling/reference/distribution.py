@@ -56,11 +56,11 @@ def process_row(
         processed[token_id] = value / penalty if value > 0 else value * penalty
     for token_id in set(output_ids):
         processed[token_id] -= params.frequency_penalty * list(output_ids).count(token_id) + params.presence_penalty
-    masked = set(params.bad_ids) | (forbidden_ids(text, params) - {forced})
-    if params.allowed_ids is not None:
-        masked |= set(range(len(processed))) - set(params.allowed_ids)
+    masked = set(params.suppress_token_ids) | (forbidden_ids(text, params) - {forced})
+    if params.allowed_token_ids is not None:
+        masked |= set(range(len(processed))) - set(params.allowed_token_ids)
     if len(output_ids) < params.min_tokens:
-        masked |= set(params.stop_ids)
+        masked |= set(params.stop_token_ids)
     processed[sorted(masked)] = -np.inf
     return processed
 
@@ -94,14 +94,14 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
         params: the request.
 
     Example:
-        >>> tags = {"thinking_start": 7, "thinking_end": 8, "thinking_closing": [5, 8]}
-        >>> bounded = SamplingParams(thinking_budget=2, **tags)
+        >>> tags = {"thinking_start_ids": 7, "thinking_end_ids": 8, "thinking_end_message_ids": [5, 8]}
+        >>> bounded = SamplingParams(thinking_token_budget=2, **tags)
         >>> [forced_id(text, bounded) for text in ([7, 1], [7, 1, 2], [7, 1, 2, 5], [7, 1, 2, 5, 8])]
         [None, 5, 8, None]
     """
-    if params.thinking_budget is None:
+    if params.thinking_token_budget is None:
         return None
-    start, end = list(params.thinking_start), list(params.thinking_end)
+    start, end = list(params.thinking_start_ids), list(params.thinking_end_ids)
     thought: list[int] | None = None
     for place in range(1, len(text) + 1):
         before = list(text[:place])
@@ -111,9 +111,9 @@ def forced_id(text: Sequence[int], params: SamplingParams) -> int | None:
             thought = []
         elif thought is not None:
             thought.append(text[place - 1])
-    if thought is None or len(thought) < params.thinking_budget:
+    if thought is None or len(thought) < params.thinking_token_budget:
         return None
-    closing = list(params.thinking_closing) or end
+    closing = list(params.thinking_end_message_ids) or end
     there = max(length for length in range(len(closing)) if thought[len(thought) - length :] == closing[:length])
     return closing[there]
 
@@ -129,7 +129,7 @@ def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[tuple[int
         >>> end_of([4, 5, 6, 2], SamplingParams(stop_sequences=[2, [5, 6]]))
         ((5, 6), 3)
     """
-    stops = [*((token_id,) for token_id in params.stop_ids), *map(tuple, params.stop_sequences)]
+    stops = [*((token_id,) for token_id in params.stop_token_ids), *map(tuple, params.stop_sequences)]
     for length in range(1, len(output_ids) + 1):
         for stop in stops:
             is_there = stop == tuple(output_ids[max(0, length - len(stop)) : length])
@@ -157,7 +157,7 @@ def repetitions(text: Sequence[int], params: SamplingParams) -> dict[int, int]:
         for end in range(len(breaker), len(text) + 1):
             if list(breaker) == list(text)[end - len(breaker) : end]:
                 unbroken = max(unbroken, end)
-    seen = list(text) if params.dry_range is None else list(text)[-params.dry_range :]
+    seen = list(text) if params.dry_penalty_last_n is None else list(text)[-params.dry_penalty_last_n :]
     longest: dict[int, int] = {}
     for place in range(1, len(seen)):  # of what may come again
         length = 0

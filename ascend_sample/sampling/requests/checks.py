@@ -28,6 +28,19 @@ LARGEST: Final = float(numpy.finfo(numpy.float32).max)
 LARGEST_FRACTION: Final = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 LARGEST_COUNT: Final = 2**31 - 1
+FORMER: Final = {
+    "allowed_ids": "allowed_token_ids",
+    "bad_ids": "suppress_token_ids",
+    "stop_ids": "stop_token_ids",
+    "logprob_ids": "logprob_token_ids",
+    "kept": "return_sampling_mask",
+    "thinking_budget": "thinking_token_budget",
+    "thinking_closing": "thinking_end_message_ids",
+    "thinking_start": "thinking_start_ids",
+    "thinking_end": "thinking_end_ids",
+    "dry_range": "dry_penalty_last_n",
+}
+"""The names that fields have now, by those that they had."""
 
 
 _READER: Final[ContextVar[tuple[str, Mapping[str, str]]]] = ContextVar("_READER", default=(OWNER, {}))
@@ -75,7 +88,8 @@ def check_names(names: Iterable[object], known: Collection[str], error: type[Exc
         if not isinstance(name, str):
             refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
         if name not in known:
-            remedy = nearest(name, known, f"The fields are {', '.join(known)}.")
+            near = nearest(name, known, f"The fields are {', '.join(known)}.")
+            remedy = f"Its name is {FORMER[name]!r} now." if name in FORMER else near
             raise error(f"{OWNER}: {name!r} must be a known field. {remedy}")
 
 
@@ -226,7 +240,7 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> Mapping[int, 
         numbers = numpy.fromiter(values.values(), numpy.float64, len(values)) + 0.0
         order = ids.argsort()
         return MappingProxyType(dict(zip(ids[order].tolist(), numbers[order].tolist(), strict=True)))
-    finite = real(-LARGEST, LARGEST, "Use bad_ids or allowed_ids to decide about an id.")
+    finite = real(-LARGEST, LARGEST, "Use suppress_token_ids or allowed_token_ids to decide about an id.")
     biases = {}
     for key, value in values.items():
         token_id = to_id(key, field, vocab_size)

@@ -43,9 +43,10 @@ HOST_FRACTION: Final = Column("float32", is_on_device=False, convert=to_fraction
 class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
-    The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
-    `min_tokens`, `logit_bias`, DRY, `thinking_budget`; the penalties; `temperature`; `typical_p`; the cutoffs,
-    mirostat, `top_a` and `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
+    The order in which they act on a row of logits: `allowed_token_ids`, `suppress_token_ids`, `bad_words`,
+    `no_repeat_ngram_size`, `min_tokens`, `logit_bias`, DRY, `thinking_token_budget`; the penalties; `temperature`;
+    `typical_p`; the cutoffs, mirostat, `top_a` and `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`;
+    `min_p`; the draw.
 
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
@@ -80,11 +81,12 @@ class SamplingParams:
         frequency_penalty: in [-2, 2]: is subtracted as often as the id occurs in the output; 0 is off.
         logit_bias: what is added to the logits of some ids: finite, within float32's range. Of an id that is forbidden
             it changes nothing. It is copied.
-        allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple, in which
-            each id stands once, as in all such tuples.
-        bad_ids: ids that are never drawn. Kept as a sorted tuple.
+        allowed_token_ids: the only ids that may be drawn, less `suppress_token_ids`; None allows all. Kept as a sorted
+            tuple, in which each id stands once, as in all such tuples.
+        suppress_token_ids: ids that are never drawn. Kept as a sorted tuple.
         bad_words: sequences of ids that the text, prompt and output, never comes to hold: the last id of one is not
-            drawn where the ones before it end the text. Sequences of one id become `bad_ids`. Kept as sorted tuples.
+            drawn where the ones before it end the text. Sequences of one id become `suppress_token_ids`. Kept as sorted
+            tuples.
         no_repeat_ngram_size: n: no id is drawn that repeats n tokens of the text in a row; 0 is off.
         no_repeat_ngram_window: of how many of the last tokens n in a row must not be repeated, at least n; None: all.
         no_repeat_ngram_whitelist: ids that may be drawn all the same, such as tags of tables. Kept as a sorted tuple.
@@ -95,25 +97,28 @@ class SamplingParams:
         dry_allowed_length: shorter matches cost nothing; from 1.
         dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
             id that is one itself costs nothing. Kept as sorted tuples of tuples.
-        dry_range: in how many of the last tokens matches are looked for; None: in all.
-        thinking_budget: how many tokens a thought may have, from 0; None: any number. A thought is what follows the
-            last `thinking_start` of the text, prompt and output, until `thinking_end`. One that has so many is closed:
-            the next tokens are `thinking_closing`, as 1e9 is added to the logit of each in its turn, whatever
-            `bad_words`, `no_repeat_ngram_size` and DRY say of it. Beside `adaptive_target` it needs a `min_p`.
-        thinking_start: the ids that open a thought.
-        thinking_end: the ids that close one.
-        thinking_closing: what ends a thought that is too long, the last of it being `thinking_end`; of what the thought
-            ends with already only the rest is drawn. Empty: `thinking_end` alone.
-        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
-        stop_ids: ids that end the text where the output has one: `SamplingBatch.ended` tells of it. Kept as a sorted
-            tuple.
-        stop_sequences: sequences of ids that end it as well. Those of one id become `stop_ids`. Kept as sorted tuples.
+        dry_penalty_last_n: in how many of the last tokens matches are looked for; None: in all.
+        thinking_token_budget: how many tokens a thought may have, from 0; None: any number. A thought is what follows
+            the last `thinking_start_ids` of the text, prompt and output, until `thinking_end_ids`. One that has so many
+            is closed: the next tokens are `thinking_end_message_ids`, as 1e9 is added to the logit of each in its turn,
+            whatever `bad_words`, `no_repeat_ngram_size` and DRY say of it. Beside `adaptive_target` it needs a `min_p`.
+        thinking_start_ids: the ids that open a thought.
+        thinking_end_ids: the ids that close one.
+        thinking_end_message_ids: what ends a thought that is too long, the last of it being `thinking_end_ids`; of what
+            the thought ends with already only the rest is drawn. Empty: `thinking_end_ids` alone.
+        min_tokens: as long as fewer tokens than this were generated, no id of `stop_token_ids` is drawn, and nothing
+            ends.
+        stop_token_ids: ids that end the text where the output has one: `SamplingBatch.ended` tells of it. Kept as a
+            sorted tuple.
+        stop_sequences: sequences of ids that end it as well. Those of one id become `stop_token_ids`. Kept as sorted
+            tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
-        logprob_ids: ids whose log-probabilities are reported, in this order, beside the drawn one: a `logprobs` of None
-            becomes 0.
+        logprob_token_ids: ids whose log-probabilities are reported, in this order, beside the drawn one: a `logprobs`
+            of None becomes 0.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
-        kept: whether it is reported which ids all filters leave, with the log-probabilities that they are drawn with.
+        return_sampling_mask: whether it is reported which ids all filters leave, with the log-probabilities that they
+            are drawn with.
         vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
 
     Raises:
@@ -121,8 +126,8 @@ class SamplingParams:
         ValueError: a value is out of range, or two contradict each other.
 
     Example:
-        >>> params = SamplingParams(temperature=0.7, top_k=50, bad_ids=[7, 3])
-        >>> params.bad_ids
+        >>> params = SamplingParams(temperature=0.7, top_k=50, suppress_token_ids=[7, 3])
+        >>> params.suppress_token_ids
         (3, 7)
         >>> SamplingParams(min_p=1.5)
         Traceback (most recent call last):
@@ -194,8 +199,8 @@ class SamplingParams:
     presence_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
     frequency_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
     logit_bias: Mapping[int, float] = declared(dict, to_bias, Stage.LOGITS)
-    allowed_ids: Collection[int] | None = declared(None, to_ids, Stage.LOGITS)
-    bad_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    allowed_token_ids: Collection[int] | None = declared(None, to_ids, Stage.LOGITS)
+    suppress_token_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
     bad_words: Collection[Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
     no_repeat_ngram_size: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 to switch it off."), Stage.LOGITS)
     no_repeat_ngram_window: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
@@ -206,15 +211,15 @@ class SamplingParams:
     dry_base: float = declared(1.75, real(1.0, LARGEST, "Use 1 for the same penalty at any length."), Stage.LOGITS)
     dry_allowed_length: int = declared(2, integer(1, LARGEST_COUNT, "Use 1 for the shortest."), Stage.LOGITS)
     dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_ids_and_sequences, Stage.LOGITS)
-    dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
-    thinking_budget: int | None = declared(
+    dry_penalty_last_n: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
+    thinking_token_budget: int | None = declared(
         None, integer(0, LARGEST_COUNT, "Use None for thoughts of any length."), Stage.LOGITS
     )
-    thinking_start: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
-    thinking_end: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
-    thinking_closing: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
+    thinking_start_ids: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
+    thinking_end_ids: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
+    thinking_end_message_ids: Sequence[int] = declared((), to_sequence, Stage.LOGITS)
     min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
-    stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    stop_token_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
     stop_sequences: Collection[Sequence[int]] = declared((), to_sequences, Stage.REPORT)
     seed: int | None = declared(
         None,
@@ -222,7 +227,7 @@ class SamplingParams:
         Stage.DRAW,
         Column("int64", off=0),
     )
-    logprob_ids: Sequence[int] = declared(
+    logprob_token_ids: Sequence[int] = declared(
         (),
         to_sequence,
         Stage.REPORT,
@@ -234,7 +239,7 @@ class SamplingParams:
         Stage.REPORT,
         Column("int32", off=-1, is_on_device=False),
     )
-    kept: bool = declared(False, to_boolean, Stage.REPORT, Column("int32", is_on_device=False))
+    return_sampling_mask: bool = declared(False, to_boolean, Stage.REPORT, Column("int32", is_on_device=False))
     vocab_size: int | None = declared(
         None, integer(1, MAX_VOCAB_SIZE, "It is the number of columns of the logits."), None
     )
@@ -245,9 +250,9 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
-        self._move_single_ids("bad_words", "bad_ids")
-        self._move_single_ids("stop_sequences", "stop_ids")
-        if self.logprob_ids and self.logprobs is None:
+        self._move_single_ids("bad_words", "suppress_token_ids")
+        self._move_single_ids("stop_sequences", "stop_token_ids")
+        if self.logprob_token_ids and self.logprobs is None:
             object.__setattr__(self, "logprobs", 0)
         _check_contradictions(self)
         _check_something_is_allowed(self, self.vocab_size)
@@ -355,7 +360,7 @@ DISTRIBUTION: Final = fields_of(Stage.DISTRIBUTION)
 def _check_contradictions(params: SamplingParams) -> None:
     """Raises where two fields contradict each other, whatever the vocabulary is."""
     _check_window(params)
-    if params.thinking_budget is not None:
+    if params.thinking_token_budget is not None:
         _check_thinking(params)
     if params.mirostat_tau > 0 and params.adaptive_target is not None:
         remedy = "Both steer what is drawn: choose one."
@@ -364,23 +369,25 @@ def _check_contradictions(params: SamplingParams) -> None:
 
 def _check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -> None:
     """Raises unless some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
-    if params.min_tokens > 0 and not (params.stop_ids or params.stop_sequences):
-        rule = "be 0 where stop_ids and stop_sequences are empty"
-        refuse_field("min_tokens", rule, params.min_tokens, "Name what ends the text in stop_ids or stop_sequences.")
-    forbidden = set(params.bad_ids)
-    at_first = forbidden.union(params.stop_ids) if params.min_tokens else forbidden
-    if params.allowed_ids is not None:
-        if forbidden.issuperset(params.allowed_ids):
-            rule = "name at least one id" + (" that is not in bad_ids" if params.bad_ids else "")
-            refuse_field("allowed_ids", rule, params.allowed_ids, "Use None to allow all ids.")
-        nothing_at_first = at_first.issuperset(params.allowed_ids)
+    if params.min_tokens > 0 and not (params.stop_token_ids or params.stop_sequences):
+        rule = "be 0 where stop_token_ids and stop_sequences are empty"
+        refuse_field(
+            "min_tokens", rule, params.min_tokens, "Name what ends the text in stop_token_ids or stop_sequences."
+        )
+    forbidden = set(params.suppress_token_ids)
+    at_first = forbidden.union(params.stop_token_ids) if params.min_tokens else forbidden
+    if params.allowed_token_ids is not None:
+        if forbidden.issuperset(params.allowed_token_ids):
+            rule = "name at least one id" + (" that is not in suppress_token_ids" if params.suppress_token_ids else "")
+            refuse_field("allowed_token_ids", rule, params.allowed_token_ids, "Use None to allow all ids.")
+        nothing_at_first = at_first.issuperset(params.allowed_token_ids)
     else:
         if vocab_size is not None and len(forbidden) >= vocab_size:
             rule = f"leave at least one of the {vocab_size} ids of the vocabulary"
-            refuse_field("bad_ids", rule, params.bad_ids, "Forbid fewer ids.")
+            refuse_field("suppress_token_ids", rule, params.suppress_token_ids, "Forbid fewer ids.")
         nothing_at_first = vocab_size is not None and len(at_first) >= vocab_size
     if nothing_at_first:
-        rule = "be 0 where nothing but stop_ids may be drawn"
+        rule = "be 0 where nothing but stop_token_ids may be drawn"
         refuse_field("min_tokens", rule, params.min_tokens, "Allow an id that does not end the sequence.")
 
 
@@ -392,22 +399,28 @@ def _check_window(params: SamplingParams) -> None:
 
 
 def _check_thinking(params: SamplingParams) -> None:
-    for name in ("thinking_start", "thinking_end"):
+    for name in ("thinking_start_ids", "thinking_end_ids"):
         if not getattr(params, name):
             remedy = "Give the ids of the tags that open and close a thought."
-            refuse_field(name, "name at least one id beside thinking_budget", (), remedy)
-    end = tuple(params.thinking_end)
-    if end == params.thinking_start:
-        refuse_field("thinking_end", "be another sequence than thinking_start", end, "Give the tag that closes.")
-    name, closing = ("thinking_closing", params.thinking_closing) if params.thinking_closing else ("thinking_end", end)
+            refuse_field(name, "name at least one id beside thinking_token_budget", (), remedy)
+    end = tuple(params.thinking_end_ids)
+    if end == params.thinking_start_ids:
+        refuse_field(
+            "thinking_end_ids", "be another sequence than thinking_start_ids", end, "Give the tag that closes."
+        )
+    name, closing = (
+        ("thinking_end_message_ids", params.thinking_end_message_ids)
+        if params.thinking_end_message_ids
+        else ("thinking_end_ids", end)
+    )
     if tuple(closing[-len(end) :]) != end:
-        refuse_field(name, f"end with thinking_end, {show(end)}", closing, "Append that.")
-    lost = set(closing) & {*params.bad_ids, *(params.stop_ids if params.min_tokens else ())}
-    if params.allowed_ids is not None:
-        lost |= set(closing) - set(params.allowed_ids)
+        refuse_field(name, f"end with thinking_end_ids, {show(end)}", closing, "Append that.")
+    lost = set(closing) & {*params.suppress_token_ids, *(params.stop_token_ids if params.min_tokens else ())}
+    if params.allowed_token_ids is not None:
+        lost |= set(closing) - set(params.allowed_token_ids)
     if lost:
-        rule = "hold only ids that allowed_ids, bad_ids and, with min_tokens, stop_ids allow"
+        rule = "hold only ids that allowed_token_ids, suppress_token_ids and, with min_tokens, stop_token_ids allow"
         refuse_field(name, rule, min(lost), "It is drawn where the budget ends: allow it.")
     if params.adaptive_target is not None and not params.min_p:
         remedy = "adaptive-p draws ids without any probability too, where no filter drops them."
-        refuse_field("min_p", "be above 0 beside thinking_budget and adaptive_target", params.min_p, remedy)
+        refuse_field("min_p", "be above 0 beside thinking_token_budget and adaptive_target", params.min_p, remedy)

@@ -68,7 +68,7 @@ class HostMirrors:
     """What the host knows of each row: numpy arrays [rows], read-only, valid after every call of the batch.
 
     Attributes: each column of `TABLE` by its name, in its dtype. Those that the device has too are as there.
-        logprob_ids: how many ids are named.
+        logprob_token_ids: how many ids are named.
         logprobs: how many of the best ids are asked for; -1 for no log-probabilities.
         min_tokens_left: for how many more tokens the stop ids are forbidden.
         addend_slot, penalty_slot, mask_slot: where the row's biases and bans, what it has seen, and its mask lie;

@@ -343,14 +343,14 @@ class StaticStep:
                 row = int(has_none.argmax())
                 rule = f"be on for row {row} of the batch, or its temperature 0: the step has only_top_k=True"
                 refuse(name, "top_k", rule, "off", "Make the step without it.")
-        if batch.host.logprob_ids.any():
-            row, remedy = int(batch.host.logprob_ids.argmax()), "Take its steps by Sampler."
-            refuse(name, "logprob_ids", "be empty", f"{batch.params[row].logprob_ids} in row {row}", remedy)
+        if batch.host.logprob_token_ids.any():
+            row, remedy = int(batch.host.logprob_token_ids.argmax()), "Take its steps by Sampler."
+            refuse(name, "logprob_token_ids", "be empty", f"{batch.params[row].logprob_token_ids} in row {row}", remedy)
         most = int(batch.host.logprobs.max(initial=-1))
         if most > (-1 if self.logprobs is None else self._most):
             room = None if self.logprobs is None else self._most
             refuse(name, "logprobs", f"be at least {most}", room, "Make the step with it.")
-        if self.kept is None and batch.host.kept.any():
+        if self.kept is None and batch.host.return_sampling_mask.any():
             refuse(name, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
         refuse_states(name, batch.host, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:

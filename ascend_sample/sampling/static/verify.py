@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.drafts.arguments import Rule, check_rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule, check_rule
 from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
@@ -92,7 +92,7 @@ class StaticVerification:
         dtype: torch.dtype,
         device: str | torch.device,
         *,
-        rule: Rule = "match",
+        rule: VerificationRule = "match",
         is_drawn: bool = False,
         candidates: int | None = None,
         largest_k: int = LARGEST_FUSED_K,
@@ -210,7 +210,11 @@ class StaticVerification:
         host, edits = batch.host, batch.row_edits
         for asked, what, remedy in (
             (host.logprobs >= 0, "asks for logprobs", WITHOUT),
-            (host.kept, "has kept=True", "Sample the places as rows of a batch of their own, or leave kept out."),
+            (
+                host.return_sampling_mask,
+                "has return_sampling_mask=True",
+                "Sample the places as rows of a batch of their own, or leave return_sampling_mask out.",
+            ),
         ):
             if asked.any():
                 refuse(NAME, "batch", f"hold no request that {what}", f"row {int(asked.argmax())}", remedy)

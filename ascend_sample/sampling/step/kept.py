@@ -118,7 +118,7 @@ class KeptRows(NamedTuple):
     @classmethod
     def of_batch(cls, batch: SamplingBatch, keep_ties: bool, most: int | None) -> KeptRows | None:
         """Returns those of a batch; None where none asks."""
-        rows = np.flatnonzero(batch.host.kept)
+        rows = np.flatnonzero(batch.host.return_sampling_mask)
         return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most) if len(rows) else None
 
     @classmethod
@@ -253,14 +253,14 @@ def _fake(
     is_kept_wanted: Tensor | None = None,
     logprobs: int = -1,
     logprob_rows: Tensor | None = None,
-    logprob_ids: Tensor | None = None,
+    logprob_token_ids: Tensor | None = None,
     is_normalised: bool = True,
     is_processed: bool = False,
     **edits: Any,
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
     """Has the shapes of the operator's results; how much is kept is a size that is not known before."""
     wanted = {"is_kept_wanted": is_kept_wanted, "logprobs": logprobs, "logprob_rows": logprob_rows}
-    wanted |= {"logprob_ids": logprob_ids, "is_normalised": is_normalised, "is_processed": is_processed}
+    wanted |= {"logprob_token_ids": logprob_token_ids, "is_normalised": is_normalised, "is_processed": is_processed}
     torch.ops.ascend_sample.check_sample_rows(logits, rows, *requests, **edits, **wanted)
     count = (logits if rows is None else rows).shape[0]
     shapes: dict[str, list[tuple[Any, torch.dtype]]] = {"kept": [], "logprobs": []}
@@ -270,7 +270,7 @@ def _fake(
         shapes["kept"] = list(zip(sizes, (torch.int64, torch.int32, torch.float32, torch.int32), strict=True))
     if logprobs >= 0:
         asking = count if logprob_rows is None else logprob_rows.shape[0]
-        ranked = (asking, 1 + logprobs + (0 if logprob_ids is None else logprob_ids.shape[1]))
+        ranked = (asking, 1 + logprobs + (0 if logprob_token_ids is None else logprob_token_ids.shape[1]))
         shapes["logprobs"] = [(ranked, torch.float32), (ranked, torch.int64), (asking, torch.int64)]
     return (
         logits.new_empty(count, dtype=torch.int64),

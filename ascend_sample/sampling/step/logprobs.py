@@ -127,10 +127,10 @@ class LogprobRows(NamedTuple):
         asking = asking._replace(parameters=parameters)
         if batch.device.type != "cpu" and not keep_ties:
             asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size))
-        if (most := int(batch.host.logprob_ids.max())) > 0:
+        if (most := int(batch.host.logprob_token_ids.max())) > 0:
             named = np.zeros((len(rows), most), np.int64)
             for place, row in enumerate(rows.tolist()):
-                ids = batch.params[row].logprob_ids
+                ids = batch.params[row].logprob_token_ids
                 named[place, most - len(ids) :] = ids
             asking = asking._replace(named=to_device(named, batch.device))
         return asking
@@ -140,7 +140,7 @@ class LogprobRows(NamedTuple):
         return {
             "logprobs": self.most,
             "logprob_rows": self.rows.device,
-            "logprob_ids": self.named,
+            "logprob_token_ids": self.named,
             "is_normalised": mode.is_normalised,
             "is_processed": mode.is_processed,
         }

@@ -157,7 +157,9 @@ class WholeSteps:
         states = StatefulRows(batch, self.keep_ties) if batch.host.is_remembering.any() else None
         wanted: dict[str, Any] = {}
         if kept is not None or states is not None:
-            wanted["is_kept_wanted"] = torch.from_numpy((batch.host.kept != 0) | batch.host.is_remembering)
+            wanted["is_kept_wanted"] = torch.from_numpy(
+                (batch.host.return_sampling_mask != 0) | batch.host.is_remembering
+            )
         if logprobs is not None and (states is None or not states.are_redrawn):
             wanted |= logprobs.native(self.logprobs_mode)
         is_kept_wanted = states is not None and placement.returns_kept

@@ -59,7 +59,7 @@ def verbs_of(batch: SamplingBatch, keep_ties: bool) -> Rows:
     if not keep_ties:
         verbs = np.where(is_ranked & (host.top_k <= routes.LARGEST_FUSED_K), host.top_k, verbs)
     verbs = np.where(is_greedy, 1, verbs)
-    needs_whole = (host.logprobs >= 0) | (host.kept != 0) | (host.is_ranged != 0) | host.is_remembering
+    needs_whole = (host.logprobs >= 0) | (host.return_sampling_mask != 0) | (host.is_ranged != 0) | host.is_remembering
     return np.where(needs_whole, GATHER, verbs).astype(np.int64)
 
 

@@ -58,16 +58,16 @@ class Report {
  public:
   Report(const SampleRowsArguments& arguments, const SamplingCall& call, Reader& reader)
       : asking_(reader.rows(kSampleRows, arguments.logprob_rows, arguments.logits, "logprob_rows")),
-        named_(reader.numbers<int64_t>(arguments.logprob_ids)),
+        named_(reader.numbers<int64_t>(arguments.logprob_token_ids)),
         places_(places_of(arguments.logprob_rows.has_value(), call.batch_size)) {
-    check_values(kSampleRows, "logprob_ids", named_,
+    check_values(kSampleRows, "logprob_token_ids", named_,
                  {.least = 0,
                   .end = arguments.logits.size(1),
                   .end_name = "the vocabulary size of logits",
                   .remedy = "Give ids of the vocabulary."});
     const int64_t rows =
         arguments.logprob_rows.has_value() ? arguments.logprob_rows->size(0) : call.batch_size;
-    const int64_t named = arguments.logprob_ids.has_value() ? arguments.logprob_ids->size(1) : 0;
+    const int64_t named = arguments.logprob_token_ids.has_value() ? arguments.logprob_token_ids->size(1) : 0;
     const int64_t width = 1 + arguments.logprobs + named;
     values = at::empty({rows, width}, at::kFloat);
     ids = at::empty({rows, width}, at::kLong);

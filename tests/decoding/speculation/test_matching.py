@@ -59,9 +59,9 @@ def params_of(rng: random.Random) -> SamplingParams:
         presence_penalty=rng.choice((0.0, 0.5)),
         frequency_penalty=rng.choice((0.0, -0.4)),
         logit_bias=rng.choice(({}, {1: 1.0})),
-        bad_ids=rng.choice(((), (0,))),
+        suppress_token_ids=rng.choice(((), (0,))),
         min_tokens=rng.choice((0, 3)),
-        stop_ids=[2],
+        stop_token_ids=[2],
         seed=rng.randrange(2**64),
         no_repeat_ngram_size=rng.choice((0, 0, 3)),
         dry_multiplier=rng.choice((0.0, 0.0, 0.8)),
@@ -77,7 +77,7 @@ def test_texts_and_scores_are_those_of_sample(name: str, device: str) -> None:
         params, prompts = [params_of(rng) for _ in PROMPTS], PROMPTS.to(device)
         ends = rng.choice(((), (2,)))
         if not ends:
-            params = [replace(one, min_tokens=0, stop_ids=()) for one in params]
+            params = [replace(one, min_tokens=0, stop_token_ids=()) for one in params]
         common: dict[str, Any] = {"attention_mask": MASK.to(device), "max_new_tokens": [9, 4, 12, 7], "pad_token_id": 0}
         common["eos_token_id"] = ends
         plain = sample(model, prompts, params, **common)

@@ -19,7 +19,7 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.drafts.arguments import Rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule
 from ascend_sample.sampling.reference.distribution import target_distribution
 from tests.decoding.chi_square import SMALLEST_P_VALUE, p_value
 
@@ -132,7 +132,7 @@ def exact_joint(table: Tensor, params: SamplingParams, prompt: Sequence[int]) ->
 
 @pytest.mark.parametrize(("gamma", "drafter", "rows_each", "rule"), CASES)
 def test_joint_distribution_is_the_targets(
-    gamma: int | AdaptiveGamma, drafter: Drafter | None, rows_each: int, rule: Rule
+    gamma: int | AdaptiveGamma, drafter: Drafter | None, rows_each: int, rule: VerificationRule
 ) -> None:
     """By block a draft that goes has decided with those that stay: the next round must not know of it."""
     worlds = make_worlds()

@@ -30,7 +30,7 @@ def test_a_draw_by_hand(seed: int, bits: int) -> None:
 
 def test_scores_are_those_of_the_model_alone() -> None:
     options: dict[str, Any] = {"logits_processor": [lambda ids, scores: scores + torch.tensor([0.0, 5.0, 0.0])]}
-    params = SamplingParams(bad_ids=[2], top_k=1)
+    params = SamplingParams(suppress_token_ids=[2], top_k=1)
     output = sample(table_model(TABLE), torch.tensor([[1]]), params, max_new_tokens=2, **options)
     assert output.to_lists() == [[1, 1]]
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4]))
@@ -56,7 +56,7 @@ def test_the_joint_distribution_of_two_tokens() -> None:
 def test_kept_scores_are_what_was_drawn_from() -> None:
     params = [
         SamplingParams(temperature=0.5, top_k=2, seed=1),
-        SamplingParams(bad_ids=[0], seed=1),
+        SamplingParams(suppress_token_ids=[0], seed=1),
         SamplingParams(top_p=0.6, seed=1),
         SamplingParams(min_p=0.2, seed=1),
     ]
@@ -97,7 +97,7 @@ def test_a_row_without_candidates_is_named() -> None:
     def only_token_1(input_ids: Tensor, scores: Tensor) -> Tensor:
         return torch.full_like(scores, -torch.inf).index_copy(1, torch.tensor([1]), scores[:, 1:2])
 
-    params = [SamplingParams(allowed_ids=[0, 2], seed=1), SamplingParams(top_k=3, seed=1)]
+    params = [SamplingParams(allowed_token_ids=[0, 2], seed=1), SamplingParams(top_k=3, seed=1)]
     options: dict[str, Any] = {"max_new_tokens": 2, "logits_processor": [only_token_1]}
     with pytest.warns(RuntimeWarning, match=r"sample: in the rows \[0\] some step had no token left to choose"):
         output = sample(table_model(TABLE), torch.tensor([[0], [0]]), params, **options)

@@ -38,7 +38,7 @@ SAID: dict[str, tuple[dict[str, Any], int, int]] = {
     "top-p": ({"top_p": 0.9}, 1, WHOLE),
     "top-k above 1024": ({"top_k": 5000}, 1, WHOLE),
     "typical-p": ({"typical_p": 0.9}, 1, WHOLE),
-    "kept": ({"top_k": 50, "kept": True}, 1, WHOLE),
+    "kept": ({"top_k": 50, "return_sampling_mask": True}, 1, WHOLE),
     "raw_logprobs": ({"top_k": 50, "logprobs": 5}, 1, WHOLE),
     "processed_logprobs": ({"top_k": 50, "logprobs": 5}, 1, WHOLE),
 }
@@ -105,7 +105,7 @@ def batch_of(*params: dict[str, Any], prompts: list[list[int]] | None = None) ->
         ("seed", lambda rank: batch_of(*[{}] * (2 + rank))),
         ("temperature", lambda rank: batch_of({}, {"temperature": 1 + rank})),
         ("request", lambda rank: batch_of({}, {"logit_bias": {3: 1.0 + rank}})),
-        ("request", lambda rank: batch_of({}, {"bad_ids": [3 + rank]})),
+        ("request", lambda rank: batch_of({}, {"suppress_token_ids": [3 + rank]})),
         ("request", lambda rank: batch_of({}, {"repetition_penalty": 2.0}, prompts=[[1], [5 + rank]])),
     ],
     ids=["seed", "top_k", "one more", "temperature", "bias", "bans", "prompt"],

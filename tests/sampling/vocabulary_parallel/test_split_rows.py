@@ -57,7 +57,7 @@ ASKING: tuple[dict[str, Any], ...] = (
     {"temperature": 1.3},
     {"min_p": 0.05, "temperature": 0.8},
     {"repetition_penalty": 1.3, "presence_penalty": 0.5},
-    {"bad_ids": list(range(2000))},
+    {"suppress_token_ids": list(range(2000))},
     {"top_p": 0.8},
     {"top_k": 2000},
     {"top_k": 50, "logprobs": 0},
@@ -84,8 +84,8 @@ def test_logprobs(mode: str, widths: tuple[int, ...], dtype: torch.dtype) -> Non
 
 
 REPORTED: tuple[dict[str, Any], ...] = (
-    {"kept": True, "top_k": 7},
-    {"logprob_ids": [5, 590], "logprobs": 2, "top_p": 0.8},
+    {"return_sampling_mask": True, "top_k": 7},
+    {"logprob_token_ids": [5, 590], "logprobs": 2, "top_p": 0.8},
     {"mirostat_tau": 3.0},
     {"xtc_probability": 0.5, "xtc_threshold": 0.05},
     {"top_k": 40},
