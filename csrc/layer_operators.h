@@ -107,8 +107,8 @@ struct SampleRowsArguments {
 
   const std::optional<at::Tensor>& is_kept_wanted;  // bool [rows]; None: of none
   int64_t logprobs;  // how many of the best tokens are reported; or kNoLogprobs
-  const std::optional<at::Tensor>& logprob_rows;  // int64, each once; None: all rows ask
-  const std::optional<at::Tensor>& logprob_token_ids;   // int64 [asking, ids], reported as well
+  const std::optional<at::Tensor>& logprob_rows;       // int64, each once; None: all rows ask
+  const std::optional<at::Tensor>& logprob_token_ids;  // int64 [asking, ids], reported as well
   bool is_normalised;
   bool is_processed;
 };

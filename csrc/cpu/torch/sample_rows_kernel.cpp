@@ -1,6 +1,6 @@
-// sample_rows for CPU tensors: the sampling layer's rows, what is kept of them, and what row_logprobs
-// reports of the tokens that were drawn, while a row is near to the processor: by the core of
-// targets.h.
+// sample_rows for CPU tensors: the sampling layer's rows, what is kept of them, and what
+// row_logprobs reports of the tokens that were drawn, while a row is near to the processor: by the
+// core of targets.h.
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -67,7 +67,8 @@ class Report {
                   .remedy = "Give ids of the vocabulary."});
     const int64_t rows =
         arguments.logprob_rows.has_value() ? arguments.logprob_rows->size(0) : call.batch_size;
-    const int64_t named = arguments.logprob_token_ids.has_value() ? arguments.logprob_token_ids->size(1) : 0;
+    const int64_t named =
+        arguments.logprob_token_ids.has_value() ? arguments.logprob_token_ids->size(1) : 0;
     const int64_t width = 1 + arguments.logprobs + named;
     values = at::empty({rows, width}, at::kFloat);
     ids = at::empty({rows, width}, at::kLong);
@@ -76,22 +77,22 @@ class Report {
       const int64_t row = asking_.empty() ? place : asking_[static_cast<size_t>(place)];
       temperatures_.push_back(call.requests.temperature[row]);
     }
-    draws = {.ranking = {.logits = call.logits,
-                         .batch_size = rows,
-                         .rows = asking_,
-                         .count = arguments.logprobs,
-                         .temperature = 1.0F,
-                         .is_normalised = arguments.is_normalised,
-                         .given = GivenTokens{call.selected, asking_,
-                                              ranks.mutable_data_ptr<int64_t>()},
-                         .numbers = values.mutable_data_ptr<float>(),
-                         .token_ids = ids.mutable_data_ptr<int64_t>(),
-                         .entropies = {},
-                         .named = named_,
-                         .named_count = named,
-                         .temperatures = temperatures_},
-             .places = places_.data(),
-             .is_filtered = arguments.is_processed};
+    draws = {
+        .ranking = {.logits = call.logits,
+                    .batch_size = rows,
+                    .rows = asking_,
+                    .count = arguments.logprobs,
+                    .temperature = 1.0F,
+                    .is_normalised = arguments.is_normalised,
+                    .given = GivenTokens{call.selected, asking_, ranks.mutable_data_ptr<int64_t>()},
+                    .numbers = values.mutable_data_ptr<float>(),
+                    .token_ids = ids.mutable_data_ptr<int64_t>(),
+                    .entropies = {},
+                    .named = named_,
+                    .named_count = named,
+                    .temperatures = temperatures_},
+        .places = places_.data(),
+        .is_filtered = arguments.is_processed};
   }
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
