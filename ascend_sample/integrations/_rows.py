@@ -19,7 +19,7 @@ from ascend_sample.sampling.functional import placement_for_tokens, sample_with,
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows import table
 from ascend_sample.sampling.rows.parameters import DTYPES, Facts, RowParameters, RowStatus, check_logits
-from ascend_sample.sampling.step.distribution import Distributions, filter_logits, kept_logits
+from ascend_sample.sampling.step.distribution import Distributions, filter_logits
 from ascend_sample.sampling.step.kept import KeptRows
 from ascend_sample.sampling.step.serving import Placement, serve, serve_without_status
 
@@ -123,7 +123,7 @@ class UniformRows:
         self._values = values
         self._parameters: tuple[object, RowParameters] | None = None
         self._placement: tuple[RowParameters, Tensor, Placement] | None = None
-        self._distributions: tuple[RowParameters, Distributions] | None = None
+        self._distributions: Distributions | None = None
 
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
         """Draws one token a row.
@@ -148,11 +148,9 @@ class UniformRows:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
         check_logits("filter_logits", logits)
         parameters = self._parameters_of(logits)
-        if logits.is_cpu or self.keep_ties:
-            return kept_logits(logits, parameters, self.keep_ties)
-        if self._distributions is None or self._distributions[0] is not parameters:
-            self._distributions = (parameters, Distributions(parameters, logits.shape[1]))
-        return self._distributions[1].filtered(logits)
+        if self._distributions is None or self._distributions.parameters is not parameters:
+            self._distributions = Distributions(parameters, logits.shape[1], self.keep_ties)
+        return self._distributions.filtered(logits)
 
     def _parameters_of(self, logits: Tensor) -> RowParameters:
         """Returns the parameters of all rows, made once for such logits; their seeds and positions are 0."""

@@ -120,5 +120,5 @@ def test_who_has_no_sets_refuses() -> None:
         verify_drafts(BY_HAND[None], torch.empty(0, dtype=torch.int64), batch, counts=[0])
     with pytest.raises(ValueError, match="StaticStep: max_kept must be given where requests ask for kept sets"):
         StaticStep(1, 4, torch.float32, "cpu").prepare(batch)
-    with pytest.raises(ValueError, match="leave kept at its default"):
+    with pytest.raises(ValueError, match="leave return_sampling_mask at its default"):
         sample(table_model(random_table()), torch.tensor([[0]]), max_new_tokens=1, params=params_of())

@@ -34,7 +34,7 @@ from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdit
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.device_routes import AnyRows, RouteRows, Segments, Sorted, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
-from ascend_sample.sampling.step.kept import KeptSets, kept_values, listed
+from ascend_sample.sampling.step.kept import KeptSets, listed
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
     Logprobs,
@@ -270,21 +270,19 @@ class StaticStep:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        asking = self._asking._replace(parameters=given, distributions=self.distributions(edited, given))
-        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids, self.keep_ties)
+        asking = self._asking._replace(distributions=self._distributions(given))
+        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids)
 
     def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
         """Returns what the filters keep of all rows."""
         assert self.kept is not None, "it is wanted"
         rows = len(edited)
-        values = kept_values(edited, given, self.distributions(edited, given), self.keep_ties)
+        values = self._distributions(given).kept_values(edited)
         return listed(values, self.status, self._asking.rows, rows, len(self.kept.ids) // rows)
 
-    def distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
-        """Returns those of all rows, whatever they ask for; None where torch's operators find what is kept."""
-        if edited.device.type == "cpu" or self.keep_ties:
-            return None
-        return Distributions.of_any(given, edited.shape[1], self.largest_k)
+    def _distributions(self, given: RowParameters) -> Distributions:
+        """Returns those of all rows, whatever they ask for."""
+        return Distributions.of_any(given, self.logits.shape[1], self.largest_k, self.keep_ties)
 
     def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Returns parameters [7, rows] and noise [rows, lanes], as they lie in what is sent."""

@@ -26,7 +26,6 @@ from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step.distribution import Distributions
-from ascend_sample.sampling.step.kept import kept_values
 from ascend_sample.sampling.step.serving import Drawn
 
 NATS_OF_A_BIT: Final = math.log(2)
@@ -144,9 +143,7 @@ class _RowsOfRule:
         self._row_list = rows.tolist()
         self._slots = HeldSlots.of(batch.host.state_slot[rows], device)
         self._parameters = batch.row_parameters().of_rows(self._rows)
-        self._distributions = None
-        if device.type != "cpu" and not keep_ties:
-            self._distributions = Distributions(self._parameters, batch.vocab_size)
+        self._distributions = Distributions(self._parameters, batch.vocab_size, keep_ties)
         self._rule = rule
 
     def after(self, drawn: Drawn, batch: SamplingBatch, purpose: Purpose) -> tuple[Tensor, MovedStates]:
@@ -168,7 +165,7 @@ class _RowsOfRule:
         if drawn.kept is not None:
             return Dense(self._rows.take(drawn.kept))
         logits = self._rows.take(drawn.logits)
-        return Dense(kept_values(logits, self._parameters, self._distributions, self._keep_ties), is_other=True)
+        return Dense(self._distributions.kept_values(logits), is_other=True)
 
     def _noise(self, batch: SamplingBatch, purpose: Purpose) -> Tensor:
         """Makes the noise of a draw by segments: the numbers that the draw of the step has read, if it was one."""

@@ -18,17 +18,9 @@ from ascend_sample.sampling.draws.kept_choices import INFINITESIMAL
 from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
-from ascend_sample.sampling.rows.parameters import RowParameters
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
-from ascend_sample.sampling.step.distribution import (
-    LEAST_SCALED,
-    NO_EDITS,
-    Distributions,
-    divisor_of,
-    scaled_logits,
-    undivided_logits,
-)
+from ascend_sample.sampling.step.distribution import LEAST_SCALED, NO_EDITS, Distributions, undivided_logits
 
 NEGLIGIBLE: Final = -200.0
 """A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
@@ -96,8 +88,7 @@ class LogprobRows(NamedTuple):
         lanes: from `chunk_lanes`.
         sums: what `room_for_sums` has made.
         named: int64 [rows, ids], the ids that each names, at the end; None where none does.
-        parameters: theirs; None where only logits as they came are reported.
-        distributions: theirs, on a device whose operators find what is kept; None: torch's do.
+        distributions: theirs; None where only logits as they came are reported.
     """
 
     rows: RowSet
@@ -105,7 +96,6 @@ class LogprobRows(NamedTuple):
     lanes: Tensor | None
     sums: dict[int, Tensor]
     named: Tensor | None = None
-    parameters: RowParameters | None = None
     distributions: Distributions | None = None
 
     @classmethod
@@ -124,9 +114,7 @@ class LogprobRows(NamedTuple):
             return None
         asking = cls.of(RowSet.of(rows, len(batch), batch.device), int(batch.host.logprobs.max()), batch.device)
         parameters = batch.row_parameters().of_rows(asking.rows)
-        asking = asking._replace(parameters=parameters)
-        if batch.device.type != "cpu" and not keep_ties:
-            asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size))
+        asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size, keep_ties))
         if (most := int(batch.host.logprob_token_ids.max())) > 0:
             named = np.zeros((len(rows), most), np.int64)
             for place, row in enumerate(rows.tolist()):
@@ -211,26 +199,18 @@ def gather_logprobs(
     return _normalised(asking, segments, numbers, best_ids, token_ids, LEAST_SHIFTED)
 
 
-def _of_scaled(
-    asking: LogprobRows, scaled: Tensor, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, divisor: Tensor | None
+def _of_distributions(
+    asking: LogprobRows, distributions: Distributions, logits: Tensor, mode: LogprobsMode, token_ids: Tensor
 ) -> Logprobs:
-    """Looks up what filters keep of rows on a device.
-
-    Args:
-        asking: whose these are.
-        scaled: float32 [rows, vocab_size], as `Distributions.scaled` has it; it is overwritten.
-        logits: what it was made of.
-        mode: a processed one.
-        token_ids: the sampled ones.
-        divisor: float32 [rows, 1], the temperatures; None where all are 1.
-    """
+    """Looks up what the filters keep of rows on a device: logits and tokens are theirs alone."""
+    scaled = distributions.scaled(logits)
     torch.nn.functional.threshold(scaled, LEAST_SCALED, -torch.inf, inplace=True)  # what stands beside +inf
     # Scaled logits may be equal where logits are not: the order is that of these.
     numbers = torch.add(logits, scaled, alpha=INFINITESIMAL)
     numbers.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     _, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
     if not mode.is_normalised:
-        numbers = numbers if divisor is None else numbers.div_(divisor)
+        numbers = numbers if distributions.divisor is None else numbers.div_(distributions.divisor)
         return _looked_up(asking, numbers, best_ids, token_ids)
     segments = _segments_of(scaled, torch.inf, is_clean=True)
     return _normalised(asking, segments, segments.flatten(1)[:, : logits.shape[1]], best_ids, token_ids)
@@ -276,45 +256,40 @@ def processed_logprobs(
     logits: Tensor,
     mode: LogprobsMode,
     token_ids: Tensor,
-    keep_ties: bool,
     edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Logprobs:
     """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
 
     Args:
-        asking: whose logprobs these are, with their parameters.
+        asking: whose logprobs these are, with their distributions.
         logits: [batch, vocab_size], after edits but for those that follow; they stay as they are.
         mode: a processed one.
         token_ids: int64 [batch].
-        keep_ties: as for `Sampler`.
         edits: of the batch, what the CPU kernel does to logits that are there.
     """
-    parameters, distributions = asking.parameters, asking.distributions
-    assert parameters is not None, "filters go by them"
+    distributions = asking.distributions
+    assert distributions is not None, "filters go by them"
     if edits and asking.rows.device is not None:
         edits = edits_of_rows(edits, asking.rows.device)
     logits, token_ids = asking.rows.take(logits), asking.rows.take(token_ids)
     if logits.is_cpu:
-        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
-    if distributions is not None:
-        return _of_scaled(asking, distributions.scaled(logits), logits, mode, token_ids, distributions.divisor)
-    scaled, divisor = scaled_logits(logits, parameters, keep_ties), divisor_of(parameters.temperature)
-    return _of_scaled(asking, scaled, logits, mode, token_ids, divisor)
+        return _processed_in_blocks(asking, distributions, logits, mode, token_ids, edits)
+    return _of_distributions(asking, distributions, logits, mode, token_ids)
 
 
 def _processed_in_blocks(
     asking: LogprobRows,
+    distributions: Distributions,
     logits: Tensor,
     mode: LogprobsMode,
     token_ids: Tensor,
-    parameters: RowParameters,
-    keep_ties: bool,
     edits: Mapping[str, Tensor],
 ) -> Logprobs:
     """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache.
 
-    Logits, tokens, parameters and edits are of the asking rows alone.
+    Logits, tokens, distributions and edits are of the asking rows alone.
     """
+    parameters = distributions.parameters
     rows, vocab_size = logits.shape
     step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
     found = []
@@ -322,7 +297,7 @@ def _processed_in_blocks(
         block = np.arange(start, min(start + step, rows))
         of_block = parameters if step >= rows else parameters.of_rows(RowSet(block, torch.from_numpy(block)))
         part = slice(start, start + step)
-        kept = undivided_logits(logits[part], of_block, keep_ties, edits_of_rows(edits, part))
+        kept = undivided_logits(logits[part], of_block, distributions.keep_ties, edits_of_rows(edits, part))
         named = None if asking.named is None else asking.named[part]
         asked = asking._replace(rows=RowSet.all(len(block)), named=named)
         found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))

@@ -187,8 +187,8 @@ class WholeSteps:
             return gather_logprobs(asking, logits, mode, token_ids)
         if logits.is_cpu:
             edits = batch.native_edits(allowed)
-            return processed_logprobs(asking, logits, mode, token_ids, self.keep_ties, edits)
+            return processed_logprobs(asking, logits, mode, token_ids, edits)
         if edited is None:
             edited = batch.edited(logits, allowed)
         edited = logits if edited is None else edited
-        return processed_logprobs(asking, edited, mode, token_ids, self.keep_ties)
+        return processed_logprobs(asking, edited, mode, token_ids)
