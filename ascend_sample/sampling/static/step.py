@@ -32,7 +32,7 @@ from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import AnyRows, RouteRows, Segments, Sorted, draw_by_second_operator
+from ascend_sample.sampling.step.device_routes import AnyRows, Route, Segments, TopK, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
 from ascend_sample.sampling.step.kept import KeptSets, listed
 from ascend_sample.sampling.step.logprobs import (
@@ -250,8 +250,11 @@ class StaticStep:
         own = given.for_operators(self.logits.shape[1])
         logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
-            rows = RouteRows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
-            route = Sorted(rows, self.largest_k, self._chunk_lanes) if self.only_top_k else AnyRows(rows)
+            vocab_size = logits.shape[1]
+            if self.only_top_k:
+                route: Route = TopK(own, vocab_size, self.largest_k, chunk_lanes=self._chunk_lanes)
+            else:
+                route = AnyRows(own, vocab_size, self.keep_ties)
             token_ids = route(logits, noise, is_own=False)
         else:
             token_ids = self._by_operator(logits, own, noise)
@@ -306,7 +309,7 @@ class StaticStep:
         if self.only_top_k:
             return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
-        segments = Segments(RouteRows(unranked, logits, vocab_size, False, has_v2=True))
+        segments = Segments(unranked, logits, has_v2=True)
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 
