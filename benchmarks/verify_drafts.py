@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ascend_sample.bench.timing import rotate
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
-from ascend_sample.sampling.verify import Rule
+from ascend_sample.sampling.drafts.arguments import VerificationRule
 from benchmarks import distributions, rejection_peer
 from benchmarks.command import (
     measure_and_show,
@@ -60,7 +60,7 @@ class Cell:
     """
 
     name: str
-    rule: Rule = "match"
+    rule: VerificationRule = "match"
     right: int = GAMMA
     parents: tuple[int, ...] = CHAIN
 

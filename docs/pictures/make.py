@@ -206,6 +206,63 @@ def draw_walk() -> Figure:
     return diagram.figure
 
 
+def draw_step_walk() -> Figure:
+    """A step of the sampling layer, from the call to the token: on the left of a CPU, on the right of a device."""
+    diagram = Diagram(900, 640)
+    shared = (
+        (14, "Sampler.__call__ checks", "sampler.py"),
+        (92, "plan, made once for a batch as it is", "whole_steps.py: the route of each row, who wants logprobs"),
+    )
+    for y, title, text in shared:
+        diagram.box(230, y, 440, 56, title, text)
+    diagram.arrow((450, 70), (450, 90))
+    diagram.text(110, 172, "on a CPU", size=9.5, weight="bold")
+    diagram.text(790, 172, "on a device", size=9.5, weight="bold")
+    sides = (
+        (
+            30,
+            (
+                ("native_edits", "row_edits.py: lists of ids, as arguments", PYTHON, 56),
+                ("draw_on_cpu", "serving.py: one call of an operator", PYTHON, 56),
+                (
+                    "sample_rows",
+                    "csrc/cpu: a row is edited, filtered,\ndrawn from and ranked while it is near",
+                    COMPILED,
+                    74,
+                ),
+                ("Drawn", "tokens, statuses, logprobs, sets", PYTHON, 56),
+            ),
+        ),
+        (
+            480,
+            (
+                ("LogitsEdits, apply", "plan.py, apply.py: a float32 copy, edited", PYTHON, 56),
+                ("draw_on_device", "serving.py: noise, statuses, then each route", PYTHON, 56),
+                (
+                    "the route's operators",
+                    "device_routes.py: aclnnTopKTopPSampleV2,\nor sums and races by torch",
+                    FOREIGN,
+                    74,
+                ),
+                ("gather_logprobs", "logprobs.py: few launches, no wait", PYTHON, 56),
+            ),
+        ),
+    )
+    for x, boxes in sides:
+        diagram.arrow((450 + (-60 if x < 200 else 60), 148), (x + 195, 190))
+        y = 192.0
+        for place, (title, text, colours, height) in enumerate(boxes):
+            diagram.box(x, y, 390, height, title, text, colours)
+            y += height + 26
+            if place < len(boxes) - 1:
+                diagram.arrow((x + 195, y - 26), (x + 195, y - 2))
+        diagram.arrow((x + 195, y - 26), (450 + (-60 if x < 200 else 60), 554))
+    diagram.box(230, 556, 440, 56, "batch.advance", "batch.py: tokens are counted, positions move on")
+    for y, name in ((120, "plan"), (250, "draw"), (485, "report"), (584, "tell")):
+        diagram.text(450 if 200 < y < 500 else 190, y, name, size=9.5, color=MUTED, style="italic")
+    return diagram.figure
+
+
 def draw_second_softmax() -> Figure:
     """The weights of a draw by top-p alone: those of softmax(logits) beside those of the operator."""
     ranks = torch.arange(1, 201)
@@ -403,6 +460,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "overview.png": draw_overview,
     "second_softmax.png": draw_second_softmax,
     "walk.png": draw_walk,
+    "step_walk.png": draw_step_walk,
 }
 
 

@@ -56,7 +56,7 @@ def sample(logits, calls, ps, q):
     found.append(OPERATORS.exponential_noise(number, number, VOCAB_SIZE))
     for (k, p), as_logits in zip(calls, ps):
         found += OPERATORS.top_k_top_p_sample(logits, k, as_logits, q, 1e-8, True)
-        found += OPERATORS.sample_rows(logits, None, ones, k, p, zeros, number, number)
+        found += OPERATORS.sample_rows(logits, None, ones, k, p, zeros, number, number)[:2]
         found.append(OPERATORS.filter_probabilities(logits, ones, k, p, zeros))
     return found
 

@@ -53,7 +53,7 @@ ROWS: Final = 32  # of a batch
 DRAFTS: Final = 3  # of a request in a graph
 LISTED: Final = 6  # results that may differ, printed for each path and result
 VALUED: Final = ("temperature", "top_k")  # fields whose value is a part of a row's kind
-UNNAMED: Final = ("seed", "logprobs", "kept")
+UNNAMED: Final = ("seed", "logprobs", "return_sampling_mask")
 OUTSIDE_OF_GRAPHS: Final = {  # what a graph refuses, switched off
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,

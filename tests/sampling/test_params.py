@@ -304,7 +304,7 @@ def test_equal_requests_are_equal_wherever_they_come_from() -> None:
 WRONG_MAPPINGS: list[tuple[Any, type[Exception], str]] = [
     ({"temprature": 0.5}, ValueError, "'temprature' must be a known field. Did you mean 'temperature'?"),
     ({"topk": 5}, ValueError, "Did you mean 'top_k'?"),
-    ({"stop_token_ids": [1]}, ValueError, "Did you mean 'stop_token_ids'?"),
+    ({"stop_token_id": [1]}, ValueError, "Did you mean 'stop_token_ids'?"),
     ({"zzz": 1}, ValueError, "The fields are temperature, top_k, "),
     ({3: 1}, TypeError, "the name of a field must be a str, got 3."),
     ([("top_k", 5)], TypeError, "the fields must be a mapping, got list. Give a dict."),

@@ -237,19 +237,21 @@ def _fake(
     wanted |= {"logprob_token_ids": logprob_token_ids, "is_normalised": is_normalised, "is_processed": is_processed}
     torch.ops.ascend_sample.check_sample_rows(logits, rows, *requests, **edits, **wanted)
     count = (logits if rows is None else rows).shape[0]
-    shapes: dict[str, list[tuple[Any, torch.dtype]]] = {"kept": [], "logprobs": []}
+    kept_shapes: list[tuple[Any, torch.dtype]] = []
+    logprob_shapes: list[tuple[Any, torch.dtype]] = []
     if is_kept_wanted is not None:
         kept = torch.library.get_ctx().new_dynamic_size()
         sizes = (count + 1, kept, kept, count)
-        shapes["kept"] = list(zip(sizes, (torch.int64, torch.int32, torch.float32, torch.int32), strict=True))
+        kept_shapes = list(zip(sizes, (torch.int64, torch.int32, torch.float32, torch.int32), strict=True))
     if logprobs >= 0:
         asking = count if logprob_rows is None else logprob_rows.shape[0]
         ranked = (asking, 1 + logprobs + (0 if logprob_token_ids is None else logprob_token_ids.shape[1]))
-        shapes["logprobs"] = [(ranked, torch.float32), (ranked, torch.int64), (asking, torch.int64)]
+        logprob_shapes = [(ranked, torch.float32), (ranked, torch.int64), (asking, torch.int64)]
     return (
         logits.new_empty(count, dtype=torch.int64),
         logits.new_empty(count, dtype=torch.int8),
-        *([logits.new_empty(size, dtype=dtype) for size, dtype in each] for each in shapes.values()),
+        [logits.new_empty(shape, dtype=dtype) for shape, dtype in kept_shapes],
+        [logits.new_empty(shape, dtype=dtype) for shape, dtype in logprob_shapes],
     )
 
 
