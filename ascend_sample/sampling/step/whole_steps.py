@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.draws.weights import StatusConstants
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.draw_states import StatefulRows
+from ascend_sample.sampling.step.draw_states import AdaptiveP, StatefulRows, StepStates, stateful_rows
 from ascend_sample.sampling.step.kept import KeptRows
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
@@ -34,13 +35,13 @@ class StepPlan(NamedTuple):
         placement: how the rows are served.
         logprobs: the rows that ask for logprobs; None where none does.
         kept: the rows that ask for kept sets; None where none does.
-        states: the rows that remember their draws; None where none does.
+        states: the rows that remember their draws, by rules.
     """
 
     placement: Placement
     logprobs: LogprobRows | None
     kept: KeptRows | None
-    states: StatefulRows | None
+    states: Sequence[StatefulRows]
 
 
 class WholeSteps:
@@ -66,9 +67,10 @@ class WholeSteps:
         """
         plan = self.plan_of(logits, batch, allowed)
         drawn = self.draw(logits, batch, allowed, plan, purpose)
-        states = None
-        if plan.states is not None:
-            drawn, states = plan.states.after(drawn, batch, purpose)
+        moved = []
+        for rows in plan.states:
+            drawn, states = rows.after(drawn, batch, purpose)
+            moved.append(states)
         logprobs = None
         if plan.logprobs is not None and drawn.logprobs:
             logprobs = plan.logprobs.report(drawn.logprobs)
@@ -76,7 +78,7 @@ class WholeSteps:
             edited = None if logits.is_cpu else drawn.logits
             logprobs = self.logprobs_of(logits, batch, allowed, drawn.token_ids, plan, edited)
         sets = None if plan.kept is None else plan.kept.sets(drawn)
-        return SamplerOutput(drawn.token_ids, drawn.status, logprobs, sets, states)
+        return SamplerOutput(drawn.token_ids, drawn.status, logprobs, sets, StepStates(moved) if moved else None)
 
     def draw(
         self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: StepPlan, purpose: Purpose
@@ -116,21 +118,21 @@ class WholeSteps:
         placement = Placement.of(batch.row_parameters(), logits, self.keep_ties, is_edited)
         logprobs = LogprobRows.of_batch(batch, self.keep_ties)
         kept = KeptRows.of_batch(batch, self.keep_ties, self._max_kept)
-        states = StatefulRows(batch, self.keep_ties) if batch.host.is_remembering.any() else None
+        states = stateful_rows(batch, self.keep_ties)
         if placement.is_native:
             wanted: dict[str, Any] = {}
-            if kept is not None or states is not None:
+            if kept is not None or states:
                 is_wanted = (batch.host.return_sampling_mask != 0) | batch.host.is_remembering
                 wanted["is_kept_wanted"] = torch.from_numpy(is_wanted)
-            if logprobs is not None and (states is None or not states.are_redrawn):
+            if logprobs is not None and not any(isinstance(rows, AdaptiveP) for rows in states):
                 wanted |= logprobs.native(self.logprobs_mode)
             return StepPlan(placement._replace(wanted=wanted), logprobs, kept, states)
-        is_kept_wanted = states is not None and placement.returns_kept
+        is_kept_wanted = bool(states) and placement.returns_kept
         is_reported = logprobs is not None and self.logprobs_mode.is_processed
         placement = placement._replace(
             constants=StatusConstants.like(logits.new_empty(0, dtype=torch.float32) if is_edited.any() else logits),
             is_kept_wanted=is_kept_wanted,
-            is_read_again=is_reported or kept is not None or (states is not None and not is_kept_wanted),
+            is_read_again=is_reported or kept is not None or (bool(states) and not is_kept_wanted),
         )
         return StepPlan(placement, logprobs, kept, states)
 
