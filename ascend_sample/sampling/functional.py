@@ -15,7 +15,7 @@ from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOut
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2
 from ascend_sample.sampling.step.kept import KeptRows
-from ascend_sample.sampling.step.serving import Drawn, PlacedGroup, Placement, draw, draw_tokens
+from ascend_sample.sampling.step.serving import Drawn, Placement, draw, draw_tokens
 
 NAME: Final = "sample_rows"
 
@@ -141,4 +141,5 @@ def placement_of(logits: Tensor, parameters: RowParameters, keep_ties: bool, lar
     vocab_size = logits.shape[1]
     own = parameters.for_operators(vocab_size)
     route = AnyRows(own, vocab_size, keep_ties) if largest_k is None else FusedV2(own, min(largest_k, vocab_size))
-    return Placement(own, keep_ties, [PlacedGroup(route, RowSet.all(len(logits)), False)])
+    route.rows = RowSet.all(len(logits))
+    return Placement(own, keep_ties, [route])

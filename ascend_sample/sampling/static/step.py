@@ -155,7 +155,7 @@ class StaticStep:
             width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
-        self._asking = LogprobRows.of(RowSet.all(rows), self._most, self.logits.device)
+        self._asking = LogprobRows.of(RowSet.all(rows), self.logprobs_mode, self._most, self.logits.device)
         self.edits = StaticEdits(
             rows,
             vocab_size,
@@ -272,9 +272,9 @@ class StaticStep:
     def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
-            return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
+            return gather_logprobs(self._asking, self.logits, self.token_ids)
         asking = self._asking._replace(distributions=self._distributions(given))
-        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids)
+        return processed_logprobs(asking, edited, self.token_ids)
 
     def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
         """Returns what the filters keep of all rows."""

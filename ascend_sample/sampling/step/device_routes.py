@@ -23,19 +23,24 @@ from ascend_sample.sampling.draws.weights import (
     scaled,
 )
 from ascend_sample.sampling.rows.parameters import RowParameters, is_limited
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.distribution import exceeded
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 
 
 class Route:
-    """What serves rows.
+    """What serves rows of a batch.
 
     Attributes:
+        rows: which; set where a batch is placed.
+        is_edited: they are drawn from edited logits, where there are some.
         lanes: how many numbers of noise each row reads.
         is_widened: the operator is given `widened` noise.
         returns_kept: a call can return what the filters keep, if it is asked to.
     """
 
+    rows: RowSet
+    is_edited = False
     lanes = 0
     is_widened = False
     returns_kept = False

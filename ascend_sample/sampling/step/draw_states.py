@@ -31,59 +31,34 @@ from ascend_sample.sampling.step.serving import Drawn
 NATS_OF_A_BIT: Final = math.log(2)
 
 
-class MovedStates(NamedTuple):
-    """What the rows of one rule remember after a step.
-
-    Attributes:
-        rows: their places in the batch.
-        slots: where it belongs.
-        is_ok: bool [rows, 1], whether the row moves.
-        moved: float32 [rows, `STATE_WIDTH`], what it remembers then.
-        before: what it has remembered, and does still if it does not move.
-    """
-
-    rows: Sequence[int]
-    slots: HeldSlots
-    is_ok: Tensor
-    moved: Tensor
-    before: Tensor
-
-    def values(self, out: Tensor | None = None) -> Tensor:
-        """Returns what all of the rows remember, float32 [rows, `STATE_WIDTH`]."""
-        return torch.where(self.is_ok, self.moved, self.before, out=out)
-
-    def keep(self, held: Tensor) -> None:
-        """Writes it to the slots that a batch holds: in one launch where they follow one another."""
-        if self.slots.part is None:
-            held.index_copy_(0, self.slots.there, self.values())
-        else:
-            self.values(out=held[self.slots.part])
-
-
 class StepStates(NamedTuple):
-    """What rows remember after a step, by rules.
+    """What rows remember after a step.
 
     It is put together where somebody reads it, before the next step: what has not moved is looked up in the batch.
+
+    Attributes:
+        parts: of each rule its rows, and what `torch.where` takes: whether a row moves, bool [rows, 1], what it
+            remembers then, and what it has remembered, float32 [rows, `STATE_WIDTH`].
     """
 
-    parts: Sequence[MovedStates]
+    parts: Sequence[tuple[StatefulRows, tuple[Tensor, Tensor, Tensor]]]
 
     @property
     def rows(self) -> Sequence[int]:
         """Returns their places in the batch."""
-        return [row for part in self.parts for row in part.rows]
+        return [row for of_rule, _ in self.parts for row in of_rule.row_list]
 
     @property
     def values(self) -> Tensor:
         """Returns what they remember, float32 [rows, `STATE_WIDTH`]."""
-        return torch.cat([part.values() for part in self.parts])
+        return torch.cat([torch.where(*found) for _, found in self.parts])
 
     def keep(self, batch: SamplingBatch) -> None:
         """Lets the batch remember it: for steps that were taken without ``advance``, before rows come or move."""
         held = batch.row_edits.states.values
         assert held is not None, "its rows hold slots"
-        for part in self.parts:
-            part.keep(held)
+        for of_rule, found in self.parts:
+            of_rule.keep(found, held)
 
 
 class StatefulRows:
@@ -93,17 +68,22 @@ class StatefulRows:
         batch: the requests.
         rows: those that follow the rule.
         keep_ties: as for `Sampler`.
+
+    Attributes:
+        row_list: the same rows.
     """
 
     def __init__(self, batch: SamplingBatch, rows: npt.NDArray[np.int64], keep_ties: bool) -> None:
         self._rows = RowSet.of(rows, len(batch), batch.device)
-        self._row_list = rows.tolist()
+        self.row_list: list[int] = rows.tolist()
         self._slots = HeldSlots.of(batch.host.state_slot[rows], batch.device)
         parameters = batch.row_parameters().of_rows(self._rows)
         self._distributions = Distributions(parameters, batch.vocab_size, keep_ties)
 
-    def after(self, drawn: Drawn, batch: SamplingBatch, purpose: Purpose) -> tuple[Drawn, MovedStates]:
-        """Returns what is drawn by what the rows remember, and what they remember after it.
+    def after(
+        self, drawn: Drawn, batch: SamplingBatch, purpose: Purpose
+    ) -> tuple[Drawn, tuple[Tensor, Tensor, Tensor]]:
+        """Returns what is drawn by what the rows remember, and what they remember then, as `StepStates` has it.
 
         Args:
             drawn: what was drawn from what filters keep, and that. A row whose status is not OK keeps its token and its
@@ -119,8 +99,14 @@ class StatefulRows:
         if found is not None:
             token_ids = torch.where(is_ok.squeeze(1), found, token_ids)
             drawn = drawn._replace(token_ids=self._rows.put(token_ids, drawn.token_ids))
-        moved = self._moved(before, choices, token_ids)
-        return drawn, MovedStates(self._row_list, self._slots, is_ok, moved, before)
+        return drawn, (is_ok, self._moved(before, choices, token_ids), before)
+
+    def keep(self, found: tuple[Tensor, Tensor, Tensor], held: Tensor) -> None:
+        """Writes what the rows remember to the slots of a batch: in one launch where they follow one another."""
+        if self._slots.part is None:
+            held.index_copy_(0, self._slots.there, torch.where(*found))
+        else:
+            torch.where(*found, out=held[self._slots.part])
 
     def _choices(self, drawn: Drawn) -> Dense | Listed:
         if drawn.sets:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -84,6 +83,7 @@ class LogprobRows(NamedTuple):
 
     Attributes:
         rows: which.
+        mode: which numbers are reported.
         most: how many of the best tokens they ask for, at most.
         lanes: from `chunk_lanes`.
         sums: what `room_for_sums` has made.
@@ -92,6 +92,7 @@ class LogprobRows(NamedTuple):
     """
 
     rows: RowSet
+    mode: LogprobsMode
     most: int
     lanes: Tensor | None
     sums: dict[int, Tensor]
@@ -99,20 +100,18 @@ class LogprobRows(NamedTuple):
     distributions: Distributions | None = None
 
     @classmethod
-    def of(cls, rows: RowSet, most: int, device: torch.device) -> LogprobRows:
+    def of(cls, rows: RowSet, mode: LogprobsMode, most: int, device: torch.device) -> LogprobRows:
         """Makes it of rows whose logits are on a device."""
-        return cls(rows, most, chunk_lanes(device), {})
+        return cls(rows, mode, most, chunk_lanes(device), {})
 
     @classmethod
-    def of_batch(
-        cls, batch: SamplingBatch, keep_ties: bool, rows: npt.NDArray[np.int64] | None = None
-    ) -> LogprobRows | None:
-        """Returns the rows of a batch that ask, or those of them that are named; None where none does."""
-        if rows is None:
-            rows = np.flatnonzero(batch.host.logprobs >= 0)
+    def of_batch(cls, batch: SamplingBatch, mode: LogprobsMode, keep_ties: bool) -> LogprobRows | None:
+        """Returns the rows of a batch that ask; None where none does."""
+        rows = np.flatnonzero(batch.host.logprobs >= 0)
         if not len(rows):
             return None
-        asking = cls.of(RowSet.of(rows, len(batch), batch.device), int(batch.host.logprobs.max()), batch.device)
+        most, device = int(batch.host.logprobs.max()), batch.device
+        asking = cls.of(RowSet.of(rows, len(batch), device), mode, most, device)
         parameters = batch.row_parameters().of_rows(asking.rows)
         asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size, keep_ties))
         if (most := int(batch.host.logprob_token_ids.max())) > 0:
@@ -123,14 +122,14 @@ class LogprobRows(NamedTuple):
             asking = asking._replace(named=to_device(named, batch.device))
         return asking
 
-    def native(self, mode: LogprobsMode) -> dict[str, Any]:
+    def native(self) -> dict[str, Any]:
         """Returns what asks the CPU kernel for logprobs of the tokens that it draws: arguments of its operator."""
         return {
             "logprobs": self.most,
             "logprob_rows": self.rows.device,
             "logprob_token_ids": self.named,
-            "is_normalised": mode.is_normalised,
-            "is_processed": mode.is_processed,
+            "is_normalised": self.mode.is_normalised,
+            "is_processed": self.mode.is_processed,
         }
 
     @property
@@ -155,7 +154,7 @@ class LogprobRows(NamedTuple):
 
 
 def gather_logprobs(
-    asking: LogprobRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, temperature: Tensor | None = None
+    asking: LogprobRows, logits: Tensor, token_ids: Tensor, temperature: Tensor | None = None
 ) -> Logprobs:
     """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
@@ -166,15 +165,14 @@ def gather_logprobs(
     Args:
         asking: whose logprobs these are.
         logits: float32, float16 or bfloat16 [batch, vocab_size]; NaN counts as -inf.
-        mode: which numbers are reported of them.
         token_ids: int64 [batch], the sampled ones.
         temperature: on a CPU alone, float32 [rows], which numbers are divided by: the order is that of the logits. 0
             counts as 1. None: 1.
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
-        >>> asking = LogprobRows.of(RowSet.all(1), most=2, device=logits.device)
-        >>> gather_logprobs(asking, logits, LogprobsMode.RAW_LOGITS, drawn)
+        >>> asking = LogprobRows.of(RowSet.all(1), LogprobsMode.RAW_LOGITS, 2, logits.device)
+        >>> gather_logprobs(asking, logits, drawn)
         Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
     token_ids = asking.rows.take(token_ids)
@@ -184,24 +182,22 @@ def gather_logprobs(
             asking.rows.device,
             token_ids,
             asking.most,
-            mode.is_normalised,
+            asking.mode.is_normalised,
             named=asking.named,
             temperature=temperature,
         )
         return asking.report(found)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    segments = _segments_of(asking.rows.take(logits), LARGEST if mode.is_normalised else torch.inf)
+    segments = _segments_of(asking.rows.take(logits), LARGEST if asking.mode.is_normalised else torch.inf)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
-    if not mode.is_normalised:
+    if not asking.mode.is_normalised:
         return _looked_up(asking, numbers, best_ids, token_ids)
     numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
     return _normalised(asking, segments, numbers, best_ids, token_ids, LEAST_SHIFTED)
 
 
-def _of_distributions(
-    asking: LogprobRows, distributions: Distributions, logits: Tensor, mode: LogprobsMode, token_ids: Tensor
-) -> Logprobs:
+def _of_distributions(asking: LogprobRows, distributions: Distributions, logits: Tensor, token_ids: Tensor) -> Logprobs:
     """Looks up what the filters keep of rows on a device: logits and tokens are theirs alone."""
     scaled = distributions.scaled(logits)
     torch.nn.functional.threshold(scaled, LEAST_SCALED, -torch.inf, inplace=True)  # what stands beside +inf
@@ -209,7 +205,7 @@ def _of_distributions(
     numbers = torch.add(logits, scaled, alpha=INFINITESIMAL)
     numbers.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     _, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
-    if not mode.is_normalised:
+    if not asking.mode.is_normalised:
         numbers = numbers if distributions.divisor is None else numbers.div_(distributions.divisor)
         return _looked_up(asking, numbers, best_ids, token_ids)
     segments = _segments_of(scaled, torch.inf, is_clean=True)
@@ -254,16 +250,14 @@ def _looked_up(asking: LogprobRows, numbers: Tensor, best_ids: Tensor, token_ids
 def processed_logprobs(
     asking: LogprobRows,
     logits: Tensor,
-    mode: LogprobsMode,
     token_ids: Tensor,
     edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Logprobs:
     """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
 
     Args:
-        asking: whose logprobs these are, with their distributions.
+        asking: whose logprobs these are, by a mode of processed numbers, with their distributions.
         logits: [batch, vocab_size], after edits but for those that follow; they stay as they are.
-        mode: a processed one.
         token_ids: int64 [batch].
         edits: of the batch, what the CPU kernel does to logits that are there.
     """
@@ -273,15 +267,14 @@ def processed_logprobs(
         edits = edits_of_rows(edits, asking.rows.device)
     logits, token_ids = asking.rows.take(logits), asking.rows.take(token_ids)
     if logits.is_cpu:
-        return _processed_in_blocks(asking, distributions, logits, mode, token_ids, edits)
-    return _of_distributions(asking, distributions, logits, mode, token_ids)
+        return _processed_in_blocks(asking, distributions, logits, token_ids, edits)
+    return _of_distributions(asking, distributions, logits, token_ids)
 
 
 def _processed_in_blocks(
     asking: LogprobRows,
     distributions: Distributions,
     logits: Tensor,
-    mode: LogprobsMode,
     token_ids: Tensor,
     edits: Mapping[str, Tensor],
 ) -> Logprobs:
@@ -300,7 +293,7 @@ def _processed_in_blocks(
         kept = undivided_logits(logits[part], of_block, distributions.keep_ties, edits_of_rows(edits, part))
         named = None if asking.named is None else asking.named[part]
         asked = asking._replace(rows=RowSet.all(len(block)), named=named)
-        found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))
+        found.append(gather_logprobs(asked, kept, token_ids[part], of_block.temperature))
         del kept  # the next block has its memory
     values, ids, ranks = (
         torch.cat(parts) for parts in zip(*((each.values, each.token_ids, each.ranks) for each in found), strict=True)

@@ -21,16 +21,9 @@ from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.device_routes import Route, Segments, route_of
+from ascend_sample.sampling.step.routes import Booleans
 
 NOTHING: Final[Mapping[str, Any]] = {}
-
-
-class PlacedGroup(NamedTuple):
-    """Rows of a batch that a device draws together."""
-
-    route: Route
-    rows: RowSet
-    is_edited: bool  # they are drawn from edited logits, where there are some
 
 
 class Placement(NamedTuple):
@@ -39,9 +32,9 @@ class Placement(NamedTuple):
     Attributes:
         parameters: of the batch; for the CPU kernel in the operators' terms.
         keep_ties: top-k keeps every tie at the k-th value.
-        groups: each row of the batch is in one of them; none for the CPU kernel, which serves all rows.
-        order: int64 [batch], where each row of the batch is found when the groups follow one another; None for a single
-            group in the order of the batch.
+        routes: of a device, each row of the batch has one of them; none for the CPU kernel, which serves all rows.
+        order: int64 [batch], where each row of the batch is found when the routes' rows follow one another; None for a
+            single route in the order of the batch.
         constants: what `status_of` needs; None: each draw makes it.
         wanted: what the CPU kernel returns besides: arguments of its operator.
         is_kept_wanted: a device's draw returns what its filters keep; `returns_kept` holds.
@@ -50,7 +43,7 @@ class Placement(NamedTuple):
 
     parameters: RowParameters
     keep_ties: bool
-    groups: Sequence[PlacedGroup] = ()
+    routes: Sequence[Route] = ()
     order: Tensor | None = None
     constants: StatusConstants | None = None
     wanted: Mapping[str, Any] = NOTHING
@@ -63,7 +56,7 @@ class Placement(NamedTuple):
         parameters: RowParameters,
         logits: Tensor,
         keep_ties: bool,
-        is_edited: routes.Booleans | None = None,
+        is_edited: Booleans | None = None,
     ) -> Placement:
         """Chooses the routes of rows and puts on the device what serving them needs.
 
@@ -77,29 +70,29 @@ class Placement(NamedTuple):
             return cls(parameters.for_operators(logits.shape[1]), keep_ties)
         if is_edited is None:
             is_edited = np.zeros(len(logits), dtype=np.bool_)
-        groups = _placed(parameters, logits, keep_ties, np.flatnonzero(~is_edited), is_edited=False)
+        placed = _placed(parameters, logits, keep_ties, np.flatnonzero(~is_edited), is_edited=False)
         if is_edited.any():
             wide = logits.new_empty((), dtype=torch.float32).expand(logits.shape)
-            groups += _placed(parameters, wide, keep_ties, np.flatnonzero(is_edited), is_edited=True)
+            placed += _placed(parameters, wide, keep_ties, np.flatnonzero(is_edited), is_edited=True)
         order = None
-        if groups[0].rows.device is not None:
-            order = to_device(np.argsort(np.concatenate([group.rows.host for group in groups])), logits.device)
-        return cls(parameters, keep_ties, groups, order)
+        if placed[0].rows.device is not None:
+            order = to_device(np.argsort(np.concatenate([route.rows.host for route in placed])), logits.device)
+        return cls(parameters, keep_ties, placed, order)
 
     @property
     def is_native(self) -> bool:
         """Tells whether the CPU kernel serves all rows, which tells their statuses itself."""
-        return not self.groups
+        return not self.routes
 
     @property
     def returns_kept(self) -> bool:
         """Tells whether all rows are drawn by one call that can return what the filters keep."""
-        return len(self.groups) == 1 and self.order is None and self.groups[0].route.returns_kept
+        return len(self.routes) == 1 and self.order is None and self.routes[0].returns_kept
 
     def columns(self, vocab_size: int) -> int:
         """Returns how far rows of edited logits should be apart: the draw by segments may work in their memory."""
-        is_alone = len(self.groups) == 1 and not self.is_read_again
-        return whole_columns(vocab_size) if is_alone and isinstance(self.groups[0].route, Segments) else vocab_size
+        is_alone = len(self.routes) == 1 and not self.is_read_again
+        return whole_columns(vocab_size) if is_alone and isinstance(self.routes[0], Segments) else vocab_size
 
 
 class Drawn(NamedTuple):
@@ -125,20 +118,21 @@ class Drawn(NamedTuple):
 
 def _placed(
     parameters: RowParameters, logits: Tensor, keep_ties: bool, rows: npt.NDArray[np.int64], is_edited: bool
-) -> list[PlacedGroup]:
-    """Groups some rows of a batch by their routes; each of them is in one of the groups."""
+) -> list[Route]:
+    """Makes the routes of some rows of a batch; each of them has one."""
     if not len(rows):
         return []
     assert parameters.facts is not None, "routes are chosen by them"
     facts = {field: array[rows] for field, array in parameters.facts.items()}
     abilities = routes.abilities_of(logits.device, logits.dtype)
-    groups = []
+    placed = []
     for name, places, most_k in routes.group_rows(facts, logits.shape[1], logits.dtype, abilities, keep_ties):
         own, there = sent_for_operators(parameters, rows[places], logits)
         route = route_of(name, own, logits, most_k, keep_ties, abilities.fused_v2)
         is_whole = len(places) == len(parameters.seed)
-        groups.append(PlacedGroup(route, RowSet(rows[places], None if is_whole else there), is_edited))
-    return groups
+        route.rows, route.is_edited = RowSet(rows[places], None if is_whole else there), is_edited
+        placed.append(route)
+    return placed
 
 
 def sent_for_operators(
@@ -204,8 +198,8 @@ def draw(
     constants = StatusConstants.like(whole) if placement.constants is None else placement.constants
     status = status_of(largest_of(whole), constants)
     if placement.is_kept_wanted:
-        group = placement.groups[0]
-        token_ids, kept = group.route.draw(*_source(logits, edited, placement, group, noise[0]), is_kept_wanted=True)
+        route = placement.routes[0]
+        token_ids, kept = route.draw(*_source(logits, edited, placement, route, noise[0]), is_kept_wanted=True)
         return Drawn(token_ids, status, whole, kept)
     return Drawn(_tokens(logits, placement, noise, edited), status, whole)
 
@@ -222,10 +216,10 @@ def draw_tokens(
 def _noise(
     logits: Tensor, placement: Placement, position: Tensor | None, purpose: Purpose, keys: DrawKeys | None
 ) -> list[Tensor | None]:
-    """Makes what each group reads."""
+    """Makes what each route reads."""
     seed = placement.parameters.seed
-    reading = [NoiseOfRows(group.rows, seed, group.route.lanes) for group in placement.groups]
-    is_widened = any(group.route.is_widened for group in placement.groups)
+    reading = [NoiseOfRows(route.rows, seed, route.lanes) for route in placement.routes]
+    is_widened = any(route.is_widened for route in placement.routes)
     room = logits.shape[1] if is_widened else 0  # so that `widened` has no need to copy
     return noise_of_groups(reading, position, keys, purpose, room)
 
@@ -233,20 +227,20 @@ def _noise(
 def _tokens(
     logits: Tensor, placement: Placement, noise: Sequence[Tensor | None], edited: Tensor | None = None
 ) -> Tensor:
-    """Draws the tokens of a batch on a device, in its order, with the noise of each group."""
+    """Draws the tokens of a batch on a device, in its order, with the noise of each route."""
     drawn = [
-        group.route(*_source(logits, edited, placement, group, numbers))
-        for group, numbers in zip(placement.groups, noise, strict=True)
+        route(*_source(logits, edited, placement, route, numbers))
+        for route, numbers in zip(placement.routes, noise, strict=True)
     ]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
 
 
 def _source(
-    logits: Tensor, edited: Tensor | None, placement: Placement, group: PlacedGroup, noise: Tensor | None
+    logits: Tensor, edited: Tensor | None, placement: Placement, route: Route, noise: Tensor | None
 ) -> tuple[Tensor, Tensor | None, bool]:
-    """Returns the arguments of a group's route: its logits, its noise, and whether the logits may be overwritten."""
-    is_own = group.is_edited and edited is not None and not placement.is_read_again
-    source = edited if group.is_edited and edited is not None else logits
-    if group.rows.device is None:
+    """Returns the arguments of a route: its logits, its noise, and whether the logits may be overwritten."""
+    is_own = route.is_edited and edited is not None and not placement.is_read_again
+    source = edited if route.is_edited and edited is not None else logits
+    if route.rows.device is None:
         return source, noise, is_own
-    return group.rows.take(source), noise, True
+    return route.rows.take(source), noise, True

@@ -70,7 +70,7 @@ class WholeSteps:
         moved = []
         for rows in plan.states:
             drawn, states = rows.after(drawn, batch, purpose)
-            moved.append(states)
+            moved.append((rows, states))
         logprobs = None
         if plan.logprobs is not None and drawn.logprobs:
             logprobs = plan.logprobs.report(drawn.logprobs)
@@ -116,7 +116,7 @@ class WholeSteps:
 
     def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> StepPlan:
         placement = Placement.of(batch.row_parameters(), logits, self.keep_ties, is_edited)
-        logprobs = LogprobRows.of_batch(batch, self.keep_ties)
+        logprobs = LogprobRows.of_batch(batch, self.logprobs_mode, self.keep_ties)
         kept = KeptRows.of_batch(batch, self.keep_ties, self._max_kept)
         states = stateful_rows(batch, self.keep_ties)
         if placement.is_native:
@@ -125,7 +125,7 @@ class WholeSteps:
                 is_wanted = (batch.host.return_sampling_mask != 0) | batch.host.is_remembering
                 wanted["is_kept_wanted"] = torch.from_numpy(is_wanted)
             if logprobs is not None and not any(isinstance(rows, AdaptiveP) for rows in states):
-                wanted |= logprobs.native(self.logprobs_mode)
+                wanted |= logprobs.native()
             return StepPlan(placement._replace(wanted=wanted), logprobs, kept, states)
         is_kept_wanted = bool(states) and placement.returns_kept
         is_reported = logprobs is not None and self.logprobs_mode.is_processed
@@ -149,15 +149,15 @@ class WholeSteps:
 
         ``edited`` are the logits of a device after edits; None: they are made where they are needed.
         """
-        asking, mode = plan.logprobs, self.logprobs_mode
+        asking = plan.logprobs
         if asking is None:
             return None
-        if not mode.is_processed:
-            return gather_logprobs(asking, logits, mode, token_ids)
+        if not asking.mode.is_processed:
+            return gather_logprobs(asking, logits, token_ids)
         if logits.is_cpu:
             edits = batch.native_edits(allowed)
-            return processed_logprobs(asking, logits, mode, token_ids, edits)
+            return processed_logprobs(asking, logits, token_ids, edits)
         if edited is None:
             edited = batch.edited(logits, allowed)
         edited = logits if edited is None else edited
-        return processed_logprobs(asking, edited, mode, token_ids)
+        return processed_logprobs(asking, edited, token_ids)
