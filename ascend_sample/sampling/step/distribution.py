@@ -118,17 +118,15 @@ def undivided_logits(
     return torch.where(_scaled(logits, filters, keep_ties) > -torch.inf, without_nan(logits), -torch.inf)
 
 
-def scaled_logits(
-    logits: Tensor, parameters: RowParameters, keep_ties: bool = False, edits: Mapping[str, Tensor] = NO_EDITS
-) -> Tensor:
+def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
     """Returns `kept_logits` less their maximum, for what shifts rows anyway: no digit is lost to how large they are.
 
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
     filters = parameters.filters()
-    if edits or _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=True, edits=edits)
+    if _is_native(logits, filters):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
     return _scaled(logits, filters, keep_ties)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_integer
-from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
@@ -110,12 +109,6 @@ class KeptRows(NamedTuple):
     is_wanted: Tensor
     distributions: Distributions
     most: int | None
-
-    @classmethod
-    def of_batch(cls, batch: SamplingBatch, keep_ties: bool, most: int | None) -> KeptRows | None:
-        """Returns those of a batch; None where none asks."""
-        rows = np.flatnonzero(batch.host.return_sampling_mask)
-        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most) if len(rows) else None
 
     @classmethod
     def of_rows(

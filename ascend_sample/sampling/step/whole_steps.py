@@ -115,9 +115,12 @@ class WholeSteps:
         return batch.plans.of(StepPlan, key, lambda: self._make_plan(logits, batch, is_edited))
 
     def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> StepPlan:
-        placement = Placement.of(batch.row_parameters(), logits, self.keep_ties, is_edited)
+        parameters = batch.row_parameters()
+        placement = Placement.of(parameters, logits, self.keep_ties, is_edited)
         logprobs = LogprobRows.of_batch(batch, self.logprobs_mode, self.keep_ties)
-        kept = KeptRows.of_batch(batch, self.keep_ties, self._max_kept)
+        kept, rows = None, np.flatnonzero(batch.host.return_sampling_mask)
+        if len(rows):
+            kept = KeptRows.of_rows(rows, parameters, batch.vocab_size, self.keep_ties, self._max_kept)
         states = stateful_rows(batch, self.keep_ties)
         if placement.is_native:
             wanted: dict[str, Any] = {}
