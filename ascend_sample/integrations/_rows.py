@@ -15,13 +15,14 @@ from ascend_sample.integrations._broken_logits import say_seen
 from ascend_sample.sampling import KeptSets
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
-from ascend_sample.sampling.functional import placement_for_tokens, sample_with, tokens_with
+from ascend_sample.sampling.functional import placement_of, sample_with, tokens_with
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows import table
 from ascend_sample.sampling.rows.parameters import DTYPES, Facts, RowParameters, RowStatus, check_logits
-from ascend_sample.sampling.step.distribution import Distributions, filter_logits, kept_logits
+from ascend_sample.sampling.step.distribution import Distributions, filter_logits
 from ascend_sample.sampling.step.kept import KeptRows
-from ascend_sample.sampling.step.serving import Placement, serve, serve_without_status
+from ascend_sample.sampling.step.serving import Placement, draw_tokens
+from ascend_sample.sampling.step.serving import draw as draw_placed
 
 
 def draw(
@@ -123,7 +124,7 @@ class UniformRows:
         self._values = values
         self._parameters: tuple[object, RowParameters] | None = None
         self._placement: tuple[RowParameters, Tensor, Placement] | None = None
-        self._distributions: tuple[RowParameters, Distributions] | None = None
+        self._distributions: Distributions | None = None
 
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
         """Draws one token a row.
@@ -139,20 +140,18 @@ class UniformRows:
         check_logits("sample_rows", logits)
         placement = self._placement_of(logits, seed)
         if logits.is_cpu:
-            token_ids, status = serve([logits], placement, position, self.keep_ties, Purpose.DRAW)
+            token_ids, status = draw_placed(logits, placement, position, Purpose.DRAW)[:2]
             say_seen(status)
             return token_ids
-        return serve_without_status(logits, placement, None, Purpose.DRAW, DrawKeys(seed.numpy(), position.numpy()))
+        return draw_tokens(logits, placement, None, Purpose.DRAW, DrawKeys(seed.numpy(), position.numpy()))
 
     def filter(self, logits: Tensor) -> Tensor:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
         check_logits("filter_logits", logits)
         parameters = self._parameters_of(logits)
-        if logits.is_cpu or self.keep_ties:
-            return kept_logits(logits, parameters, self.keep_ties)
-        if self._distributions is None or self._distributions[0] is not parameters:
-            self._distributions = (parameters, Distributions(parameters, logits.shape[1]))
-        return self._distributions[1].filtered(logits)
+        if self._distributions is None or self._distributions.parameters is not parameters:
+            self._distributions = Distributions(parameters, logits.shape[1], self.keep_ties)
+        return self._distributions.filtered(logits)
 
     def _parameters_of(self, logits: Tensor) -> RowParameters:
         """Returns the parameters of all rows, made once for such logits; their seeds and positions are 0."""
@@ -167,7 +166,7 @@ class UniformRows:
         made = self._placement
         if made is None or made[0] is not parameters or made[1] is not seed:
             with_seeds = replace(parameters, seed=seed) if logits.is_cpu else parameters
-            made = (parameters, seed, placement_for_tokens(logits, with_seeds, self.keep_ties))
+            made = (parameters, seed, placement_of(logits, with_seeds, self.keep_ties))
             self._placement = made
         return made[2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -14,17 +13,9 @@ from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import Facts, RowParameters, RowsOutput, check_logits, check_numbers
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, RouteRows
+from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2
 from ascend_sample.sampling.step.kept import KeptRows
-from ascend_sample.sampling.step.serving import (
-    Drawn,
-    PlacedGroup,
-    Placement,
-    draw_on_cpu,
-    draw_on_device,
-    place_groups,
-    serve_without_status,
-)
+from ascend_sample.sampling.step.serving import Drawn, Placement, draw, draw_tokens
 
 NAME: Final = "sample_rows"
 
@@ -113,13 +104,11 @@ def sample_with(
     position = parameters.position
     if len(logits) == 0:
         return Drawn(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8), logits)
-    groups = _groups(logits, parameters, keep_ties)
-    placement = Placement.of(groups, logits)
-    if placement.is_native:
-        wanted = {} if kept is None else {"is_kept_wanted": kept.is_wanted}
-        return draw_on_cpu(logits, placement, position, keep_ties, purpose, wanted=wanted)
-    known = position if keys is None else None
-    return draw_on_device([logits] * len(groups), placement, known, purpose, keys)
+    placement = placement_of(logits, parameters, keep_ties)
+    if kept is not None:
+        placement = placement._replace(wanted={"is_kept_wanted": kept.is_wanted})
+    known = position if keys is None or placement.is_native else None
+    return draw(logits, placement, known, purpose, keys)
 
 
 def tokens_with(
@@ -137,26 +126,20 @@ def tokens_with(
     """
     if logits.is_cpu or len(logits) == 0:
         return sample_with(logits, parameters, keep_ties=keep_ties, keys=keys).token_ids
-    placement = placement_for_tokens(logits, parameters, keep_ties, largest_k)
+    placement = placement_of(logits, parameters, keep_ties, largest_k)
     position = parameters.position if keys is None else None
-    return serve_without_status(logits, placement, position, Purpose.DRAW, keys)
+    return draw_tokens(logits, placement, position, Purpose.DRAW, keys)
 
 
-def placement_for_tokens(
-    logits: Tensor, parameters: RowParameters, keep_ties: bool, largest_k: int | None = None
-) -> Placement:
-    """Returns how `tokens_with` serves rows: the same for all logits of a shape, dtype and device."""
-    return Placement.of(_groups(logits, parameters, keep_ties, largest_k), logits, has_statuses=False)
+def placement_of(logits: Tensor, parameters: RowParameters, keep_ties: bool, largest_k: int | None = None) -> Placement:
+    """Returns how rows are served, the same for all logits of a shape, dtype and device.
 
-
-def _groups(
-    logits: Tensor, parameters: RowParameters, keep_ties: bool, largest_k: int | None = None
-) -> Sequence[PlacedGroup]:
-    """Groups rows by their routes where the host knows them, else all for a route that serves any such rows."""
+    Rows go by their routes where the host knows them, else all by one that serves any such rows.
+    """
     if parameters.facts is not None:
-        return place_groups(parameters, logits, keep_ties)
+        return Placement.of(parameters, logits, keep_ties)
     vocab_size = logits.shape[1]
     own = parameters.for_operators(vocab_size)
-    rows = RouteRows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
-    route = AnyRows(rows) if largest_k is None else FusedV2(rows)
-    return [PlacedGroup(route, RowSet.all(len(logits)), own, vocab_size)]
+    route = AnyRows(own, vocab_size, keep_ties) if largest_k is None else FusedV2(own, min(largest_k, vocab_size))
+    route.rows = RowSet.all(len(logits))
+    return Placement(own, keep_ties, [route])

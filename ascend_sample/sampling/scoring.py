@@ -148,8 +148,8 @@ def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores) ->
             logits, None, given, n, entropy=entropy is not None
         )
     else:
-        asking = LogprobRows.of(RowSet.all(len(logits)), n, logits.device)
-        _, ids, values, ranks = gather_logprobs(asking, logits, LogprobsMode.RAW_LOGPROBS, given)
+        asking = LogprobRows.of(RowSet.all(len(logits)), LogprobsMode.RAW_LOGPROBS, n, logits.device)
+        _, ids, values, ranks = gather_logprobs(asking, logits, given)
         entropies = None if entropy is None else _entropies(logits)
     scores.logprobs[places], scores.ranks[places] = values[:, 0], ranks
     scores.best_ids[places], scores.best_logprobs[places] = ids[:, 1:], values[:, 1:]

@@ -251,7 +251,7 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
         logits,
         draft_ids,
         torch.from_numpy(layout.ends),
-        *plan.placement.groups[0].parameters.tensors_at(places.position),
+        *plan.placement.parameters.tensors_at(places.position),
         int(Purpose.DRAW),
         sampler.keep_ties,
         **edits,

@@ -223,7 +223,7 @@ def draw_step_walk() -> Figure:
             30,
             (
                 ("native_edits", "row_edits.py: lists of ids, as arguments", PYTHON, 56),
-                ("draw_on_cpu", "serving.py: one call of an operator", PYTHON, 56),
+                ("draw", "serving.py: one call of an operator", PYTHON, 56),
                 (
                     "sample_rows",
                     "csrc/cpu: a row is edited, filtered,\ndrawn from and ranked while it is near",
@@ -237,7 +237,7 @@ def draw_step_walk() -> Figure:
             480,
             (
                 ("LogitsEdits, apply", "plan.py, apply.py: a float32 copy, edited", PYTHON, 56),
-                ("draw_on_device", "serving.py: noise, statuses, then each route", PYTHON, 56),
+                ("draw", "serving.py: noise, statuses, then each route", PYTHON, 56),
                 (
                     "the route's operators",
                     "device_routes.py: aclnnTopKTopPSampleV2,\nor sums and races by torch",

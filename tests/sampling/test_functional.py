@@ -224,13 +224,13 @@ class TestRoutes:
         requests = grid()
         facts = facts_of(requests)
         groups = routes.group_rows(facts, 32000, torch.bfloat16, NEW_CANN, keep_ties=False)
-        assert [group.route for group in groups] == [
+        assert [route for route, _, _ in groups] == [
             SamplingRoute.FUSED_SEGMENTS,  # with the rows that no filter cuts
             SamplingRoute.FUSED_V2,
             SamplingRoute.GREEDY,
             SamplingRoute.SORTED_SEGMENTS,
         ]
-        assert sorted(np.concatenate([group.rows for group in groups])) == list(range(len(requests)))
+        assert sorted(np.concatenate([rows for _, rows, _ in groups])) == list(range(len(requests)))
 
     def test_an_operator_gets_no_more_rows_than_it_has_room_for(self) -> None:
         for abilities, top_k, (vocab_size, most) in itertools.product(
@@ -238,15 +238,15 @@ class TestRoutes:
         ):
             facts = facts_of([SamplingParams(top_k=top_k, top_p=0.5)] * 6000)
             groups = routes.group_rows(facts, vocab_size, torch.bfloat16, abilities, keep_ties=False)
-            assert len({group.route for group in groups}) == 1
-            assert groups[0].route.startswith("fused")
-            assert len(groups[0].rows) == most
-            assert np.concatenate([group.rows for group in groups]).tolist() == list(range(6000))
+            assert len({route for route, _, _ in groups}) == 1
+            assert groups[0][0].startswith("fused")
+            assert len(groups[0][1]) == most
+            assert np.concatenate([rows for _, rows, _ in groups]).tolist() == list(range(6000))
 
     def test_the_number_of_candidates_does_not_depend_on_other_rows(self) -> None:
         facts = facts_of([SamplingParams(top_k=top_k, top_p=0.9) for top_k in (1, 64, 65, 50, 1024, 7)])
         groups = routes.group_rows(facts, 32000, torch.float32, NO_OPERATOR, keep_ties=False)
-        assert [(group.route, group.most_k, group.rows.tolist()) for group in groups] == [
+        assert [(route, most_k, rows.tolist()) for route, rows, most_k in groups] == [
             (SamplingRoute.GREEDY, 1, [0]),
             (SamplingRoute.TOP_K, 64, [1, 3, 5]),
             (SamplingRoute.TOP_K, 1024, [2, 4]),

@@ -150,7 +150,7 @@ def test_every_device_reports_what_the_native_operator_does(
     values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, count, is_normalised)
     there = logits.to(device)
     mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
-    found = gather_logprobs(LogprobRows.of(RowSet.all(12), count, there.device), there, mode, drawn.to(device))
+    found = gather_logprobs(LogprobRows.of(RowSet.all(12), mode, count, there.device), there, drawn.to(device))
     torch.testing.assert_close(found.values.cpu(), values, atol=2e-6, rtol=0)
     assert torch.equal(found.token_ids.cpu(), ids)
     assert torch.equal(found.ranks.cpu(), ranks)

@@ -16,6 +16,7 @@ from ascend_sample.sampling.edits.bitmask import placed_bitmask
 from ascend_sample.sampling.step import whole_steps
 from ascend_sample.sampling.step.distribution import undivided_logits
 from ascend_sample.sampling.step.logprobs import LogprobsMode
+from ascend_sample.sampling.step.serving import Placement
 
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0},
@@ -85,14 +86,14 @@ def check(
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many logprobs each call of the operator was asked for."""
     seen: list[int] = []
-    draw = whole_steps.draw_on_cpu
+    draw = whole_steps.draw
 
-    def noted(*arguments: Any) -> Any:
-        if "logprobs" in arguments[-1]:
-            seen.append(arguments[-1]["logprobs"])
-        return draw(*arguments)
+    def noted(logits: Tensor, placement: Placement, *arguments: Any, **options: Any) -> Any:
+        if "logprobs" in placement.wanted:
+            seen.append(placement.wanted["logprobs"])
+        return draw(logits, placement, *arguments, **options)
 
-    monkeypatch.setattr(whole_steps, "draw_on_cpu", noted)
+    monkeypatch.setattr(whole_steps, "draw", noted)
     return seen
 
 

@@ -21,7 +21,7 @@ from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams
 from ascend_sample.sampling.draws.best_tokens import best_entries
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.step.distribution import Distributions, kept_logits
+from ascend_sample.sampling.step.distribution import Distributions
 
 
 @torch.no_grad()
@@ -149,6 +149,4 @@ def _warper(batch: SamplingBatch, num_beams: int) -> Callable[[Tensor], Tensor]:
     parameters = batch.row_parameters().repeated(num_beams)
     if not parameters.filters():
         return lambda log_probs: log_probs
-    if batch.device.type == "cpu":
-        return lambda log_probs: kept_logits(log_probs, parameters)
     return Distributions(parameters, batch.vocab_size).kept

@@ -16,9 +16,8 @@ from torch.nn.functional import pad
 from ascend_sample.sampling.drafts.places import ChainLayout, DraftPlaces
 from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
-from ascend_sample.sampling.rows.parameters import RowParameters
 from ascend_sample.sampling.rows.table import to_device
-from ascend_sample.sampling.step.distribution import Distributions, scaled_logits
+from ascend_sample.sampling.step.distribution import Distributions
 
 TINY: Final = torch.finfo(torch.float32).tiny
 BLOCK_APART: Final = 2**40
@@ -184,24 +183,10 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
         keep_ties: top-k keeps every logit that is equal to the k-th.
     """
     rows = logits if edited is None else edited
-    parameters = places.row_parameters()
-    if keep_ties:
-        return probabilities_of(rows, parameters, None)
-    distributions = places.plans.of(Distributions, (), lambda: Distributions(parameters, rows.shape[1]))
-    return probabilities_of(rows, parameters, distributions)
-
-
-def probabilities_of(rows: Tensor, parameters: RowParameters, distributions: Distributions | None) -> Tensor:
-    """Returns what `target_probabilities` does, of edited logits.
-
-    Args:
-        rows: floats [places, vocab_size].
-        parameters: of the places.
-        distributions: theirs; None: top-k keeps every logit that is equal to the k-th.
-    """
-    if distributions is not None:
-        return never_empty(distributions.probabilities(rows))
-    return never_empty(torch.softmax(scaled_logits(rows, parameters, keep_ties=True), 1))
+    distributions = places.plans.of(
+        Distributions, keep_ties, lambda: Distributions(places.row_parameters(), places.vocab_size, keep_ties)
+    )
+    return never_empty(distributions.probabilities(rows))
 
 
 def never_empty(probabilities: Tensor) -> Tensor:

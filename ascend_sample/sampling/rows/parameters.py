@@ -136,12 +136,6 @@ class RowParameters:
             return self
         return self._each(rows.take, lambda array: array[rows.host])
 
-    def of_rows_here(self, rows: npt.NDArray[np.int64]) -> RowParameters:
-        """Returns what the host knows of some rows: on the CPU, but for seeds and positions, which stay as they are."""
-        assert self.facts is not None, "the host knows them"
-        facts = {field: array[rows] for field, array in self.facts.items()}
-        return replace(self, **{field: torch.from_numpy(array) for field, array in facts.items()}, facts=facts)
-
     def repeated(self, times: int) -> RowParameters:
         """Returns the parameters of rows that follow one another, ``times`` for each row."""
         return self._each(lambda tensor: tensor.repeat_interleave(times), lambda array: array.repeat(times))
@@ -177,6 +171,19 @@ class RowParameters:
             for field in DISTRIBUTION
             if self.facts is None or (self.facts[field] != COLUMNS[field].off).any()
         }
+
+    def column(self, field: str) -> Tensor | None:
+        """Returns a parameter, [rows, 1]; None where it is off for all, as far as the host knows."""
+        tensor = self.filters().get(field)
+        return None if tensor is None else tensor.unsqueeze(1)
+
+    def divisor(self) -> Tensor | None:
+        """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1, as the host knows."""
+        temperature = self.column("temperature")
+        if temperature is None or (self.facts is not None and np.isin(self.facts["temperature"], (0, 1)).all()):
+            return None
+        # Those that the host knows were sent so.
+        return temperature if self.facts is not None else torch.where(temperature == 0, 1.0, temperature)
 
     def _each(
         self, on_device: Callable[[Tensor], Tensor], on_host: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]

@@ -32,9 +32,9 @@ from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import AnyRows, RouteRows, Segments, Sorted, draw_by_second_operator
+from ascend_sample.sampling.step.device_routes import AnyRows, Route, Segments, TopK, draw_by_second_operator
 from ascend_sample.sampling.step.distribution import Distributions, exceeded
-from ascend_sample.sampling.step.kept import KeptSets, kept_values, listed
+from ascend_sample.sampling.step.kept import KeptSets, listed
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
     Logprobs,
@@ -155,7 +155,7 @@ class StaticStep:
             width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
-        self._asking = LogprobRows.of(RowSet.all(rows), self._most, self.logits.device)
+        self._asking = LogprobRows.of(RowSet.all(rows), self.logprobs_mode, self._most, self.logits.device)
         self.edits = StaticEdits(
             rows,
             vocab_size,
@@ -250,8 +250,11 @@ class StaticStep:
         own = given.for_operators(self.logits.shape[1])
         logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
-            rows = RouteRows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
-            route = Sorted(rows, self.largest_k, self._chunk_lanes) if self.only_top_k else AnyRows(rows)
+            vocab_size = logits.shape[1]
+            if self.only_top_k:
+                route: Route = TopK(own, vocab_size, self.largest_k, chunk_lanes=self._chunk_lanes)
+            else:
+                route = AnyRows(own, vocab_size, self.keep_ties)
             token_ids = route(logits, noise, is_own=False)
         else:
             token_ids = self._by_operator(logits, own, noise)
@@ -269,22 +272,20 @@ class StaticStep:
     def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
-            return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        asking = self._asking._replace(parameters=given, distributions=self.distributions(edited, given))
-        return processed_logprobs(asking, edited, self.logprobs_mode, self.token_ids, self.keep_ties)
+            return gather_logprobs(self._asking, self.logits, self.token_ids)
+        asking = self._asking._replace(distributions=self._distributions(given))
+        return processed_logprobs(asking, edited, self.token_ids)
 
     def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
         """Returns what the filters keep of all rows."""
         assert self.kept is not None, "it is wanted"
         rows = len(edited)
-        values = kept_values(edited, given, self.distributions(edited, given), self.keep_ties)
+        values = self._distributions(given).kept_values(edited)
         return listed(values, self.status, self._asking.rows, rows, len(self.kept.ids) // rows)
 
-    def distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
-        """Returns those of all rows, whatever they ask for; None where torch's operators find what is kept."""
-        if edited.device.type == "cpu" or self.keep_ties:
-            return None
-        return Distributions.of_any(given, edited.shape[1], self.largest_k)
+    def _distributions(self, given: RowParameters) -> Distributions:
+        """Returns those of all rows, whatever they ask for."""
+        return Distributions.of_any(given, self.logits.shape[1], self.largest_k, self.keep_ties)
 
     def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Returns parameters [7, rows] and noise [rows, lanes], as they lie in what is sent."""
@@ -308,7 +309,7 @@ class StaticStep:
         if self.only_top_k:
             return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
-        segments = Segments(RouteRows(unranked, logits, vocab_size, False, has_v2=True))
+        segments = Segments(unranked, logits, has_v2=True)
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.arguments import VerificationRule, check_rule
-from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
+from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, never_empty, noise_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
@@ -184,10 +184,8 @@ class StaticVerification:
             tokens = layout.table(drawn_ids)
             accepted = layout.accepted(tokens, layout.padded(self.draft_ids))
         else:
-            distributions = None
-            if not self._step.keep_ties:
-                distributions = Distributions.of_any(parameters, edited.shape[1], self._step.largest_k)
-            probabilities = probabilities_of(edited, parameters, distributions)
+            options = (edited.shape[1], self._step.largest_k, self._step.keep_ties)
+            probabilities = never_empty(Distributions.of_any(parameters, *options).probabilities(edited))
             proposals = Proposals(self.draft_probabilities, self.draft_candidates)
             tokens, accepted = judge_with(
                 self.rule, probabilities, drawn_ids, self.draft_ids, layout, proposals, self._noise

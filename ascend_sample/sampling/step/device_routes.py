@@ -6,9 +6,6 @@ What was wrong with the logits is told elsewhere, of all routes' rows together. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,55 +23,27 @@ from ascend_sample.sampling.draws.weights import (
     scaled,
 )
 from ascend_sample.sampling.rows.parameters import RowParameters, is_limited
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.distribution import exceeded
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 
 
-class RouteRows(NamedTuple):
-    """The rows that a route is made for.
+class Route:
+    """What serves rows of a batch.
 
     Attributes:
-        parameters: theirs, in the operators' terms.
-        logits: of the dtype, on the device and with the columns of those that they are sampled from.
-        most_k: no top_k among them that is on is larger.
-        keep_ties: top-k keeps every tie at the k-th value.
-        has_v2: the device has the second operator.
-    """
-
-    parameters: RowParameters
-    logits: Tensor
-    most_k: int
-    keep_ties: bool
-    has_v2: bool
-
-    @property
-    def vocab_size(self) -> int:
-        """Returns the number of columns."""
-        return self.logits.shape[1]
-
-    def divisor(self) -> Tensor | None:
-        """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1, as the host knows."""
-        temperature, facts = self.parameters.filters().get("temperature"), self.parameters.facts
-        if temperature is None or (facts is not None and np.isin(facts["temperature"], (0, 1)).all()):
-            return None
-        if facts is None:  # else the host has written them so
-            temperature = torch.where(temperature == 0, 1.0, temperature)
-        return temperature.unsqueeze(1)
-
-    def column(self, field: str) -> Tensor | None:
-        """Returns a parameter, [rows, 1]; None where it is off for all."""
-        tensor = self.parameters.filters().get(field)
-        return None if tensor is None else tensor.unsqueeze(1)
-
-
-class Route(Protocol):
-    """What serves rows.
-
-    Attributes:
+        rows: which; set where a batch is placed.
+        is_edited: they are drawn from edited logits, where there are some.
         lanes: how many numbers of noise each row reads.
+        is_widened: the operator is given `widened` noise.
+        returns_kept: a call can return what the filters keep, if it is asked to.
     """
 
-    lanes: int
+    rows: RowSet
+    is_edited = False
+    lanes = 0
+    is_widened = False
+    returns_kept = False
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         """Draws one token a row.
@@ -87,55 +56,52 @@ class Route(Protocol):
         Returns:
             int64 [rows].
         """
+        return self.draw(logits, noise, is_own)[0]
+
+    def draw(
+        self, logits: Tensor, noise: Tensor | None, is_own: bool, is_kept_wanted: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Does what a call does, and returns what the filters keep as well if that is wanted.
+
+        Returns:
+            int64 [rows]; float32 [rows, vocab_size], scaled logits but for a shift of a row, -inf for what is dropped.
+        """
+        raise NotImplementedError
 
 
-class Greedy:
+class Greedy(Route):
     """The best id of each row: the lowest among equals."""
-
-    lanes = 0
-
-    def __init__(self, rows: RouteRows) -> None:
-        pass
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         out = logits if is_own else None
         return torch.nan_to_num(logits, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf, out=out).argmax(1)
 
 
-class FusedV2:
+class FusedV2(Route):
     """The second operator, for rows that all have a top_k that it honours, and the argmax for those that are greedy.
 
     At temperature 1 logits are taken as they are, whatever the other rows have: a shift would round them.
+
+    Args:
+        rows: their parameters, in the operators' terms.
+        most_k: no top_k among them that is on is larger.
     """
 
-    def __init__(self, rows: RouteRows) -> None:
-        self.lanes = min(rows.most_k, rows.vocab_size)
-        self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
-        self._top_p = exceeded(rows.parameters.top_p)
-        self._divisor, facts = rows.divisor(), rows.parameters.facts
+    is_widened = True
+
+    def __init__(self, rows: RowParameters, most_k: int) -> None:
+        self.lanes = most_k
+        self._top_k, self._min_p = rows.top_k, rows.min_p
+        self._top_p = exceeded(rows.top_p)
+        self._divisor, facts = rows.divisor(), rows.facts
         self._is_plain, self._is_greedy = None, None
         if self._divisor is not None and (facts is None or np.isin(facts["temperature"], (0, 1)).any()):
             self._is_plain = self._divisor == 1
         if facts is not None and are_greedy(facts).any():
             self._is_greedy = self._top_k == 1
+        self.returns_kept = self._is_greedy is None  # of a greedy row the operator keeps something else
 
-    @property
-    def returns_kept(self) -> bool:
-        """Tells whether `draw_kept` serves the rows: of a greedy one the operator keeps something else."""
-        return self._is_greedy is None
-
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
-        return self._draw(logits, noise, is_own)[0]
-
-    def draw_kept(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> tuple[Tensor, Tensor]:
-        """Does what a call does, and returns what the filters keep as well.
-
-        Returns:
-            int64 [rows]; float32 [rows, vocab_size], scaled logits but for a shift of a row, -inf for what is dropped.
-        """
-        return self._draw(logits, noise, is_own, is_kept_wanted=True)
-
-    def _draw(
+    def draw(
         self, logits: Tensor, noise: Tensor | None, is_own: bool, is_kept_wanted: bool = False
     ) -> tuple[Tensor, Tensor]:
         assert noise is not None, "each row reads its ranks"
@@ -153,16 +119,23 @@ class FusedV2:
         return token_ids, kept
 
 
-class Fused:
+class Fused(Route):
     """The first operator, on 16-bit logits, for rows that all have a top_k that it honours.
 
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
+
+    Args:
+        rows: their parameters, in the operators' terms.
+        most_k: no top_k among them that is on is larger.
+        logits: of the dtype of those that they are sampled from.
     """
 
-    def __init__(self, rows: RouteRows) -> None:
-        self.lanes = min(rows.most_k, rows.vocab_size)
-        self._top_k = rows.parameters.top_k
-        self._top_p = convert_p(rows.parameters.top_p, rows.logits)
+    is_widened = True
+
+    def __init__(self, rows: RowParameters, most_k: int, logits: Tensor) -> None:
+        self.lanes = most_k
+        self._top_k = rows.top_k
+        self._top_p = convert_p(rows.top_p, logits)
         self._exponent = rows.divisor()
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
@@ -172,30 +145,25 @@ class Fused:
         return draw_by_operator(cleaned(logits, logits if is_own else None), self._top_k, self._top_p, noise)
 
 
-class Segments:
-    """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little."""
+class Segments(Route):
+    """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little.
 
-    def __init__(self, rows: RouteRows) -> None:
-        self.lanes = lanes_of(rows.vocab_size)
-        self._divisor, self._min_p = rows.divisor(), rows.column("min_p")
-        self._top_k = rows.parameters.top_k  # off for all
-        top_p = rows.column("top_p")
-        self._exceeded = exceeded(rows.parameters.top_p) if top_p is not None and rows.has_v2 else None
-        self._top_p = convert_p(rows.parameters.top_p, rows.logits) if top_p is not None and not rows.has_v2 else None
+    Args:
+        rows: their parameters, in the operators' terms; top_k is off for all.
+        logits: of the dtype and with the columns of those that they are sampled from.
+        has_v2: the device has the second operator.
+    """
 
-    @property
-    def returns_kept(self) -> bool:
-        """Tells whether `draw_kept` serves the rows: what drops the rest works on logits, not on weights."""
-        return self._min_p is None and self._top_p is None
+    def __init__(self, rows: RowParameters, logits: Tensor, has_v2: bool) -> None:
+        self.lanes = lanes_of(logits.shape[1])
+        self._divisor, self._min_p, self._top_k = rows.divisor(), rows.column("min_p"), rows.top_k
+        has_top_p = rows.column("top_p") is not None
+        self._exceeded = exceeded(rows.top_p) if has_top_p and has_v2 else None
+        self._top_p = convert_p(rows.top_p, logits) if has_top_p and not has_v2 else None
+        # What the first operator and min-p drop is known of weights, not of logits.
+        self.returns_kept = self._min_p is None and self._top_p is None
 
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
-        return self._draw(logits, noise, is_own)[0]
-
-    def draw_kept(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> tuple[Tensor, Tensor]:
-        """See `FusedV2.draw_kept`."""
-        return self._draw(logits, noise, is_own, is_kept_wanted=True)
-
-    def _draw(
+    def draw(
         self, logits: Tensor, noise: Tensor | None, is_own: bool, is_kept_wanted: bool = False
     ) -> tuple[Tensor, Tensor]:
         assert noise is not None, "each row reads its places and segments"
@@ -225,24 +193,31 @@ class Segments:
         return values
 
 
-class Sorted:
+class TopK(Route):
     """The weights of the first of each sorted row, less what the filters drop: they race by rank.
 
     Args:
-        rows: theirs.
+        rows: their parameters, in the operators' terms.
+        vocab_size: the number of columns.
         width: how many of the first; what top-k keeps is among them.
+        keep_ties: top-k keeps every tie at the k-th value.
         chunk_lanes: as of `best_tokens.chunk_lanes`: the first ones are looked for where chunks are best, in more
             launches that read less. None: rows are sorted as a whole.
     """
 
-    def __init__(self, rows: RouteRows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
-        self._chunk_lanes = chunk_lanes
-        top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
-        self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
+    def __init__(
+        self,
+        rows: RowParameters,
+        vocab_size: int,
+        width: int,
+        keep_ties: bool = False,
+        chunk_lanes: Tensor | None = None,
+    ) -> None:
+        self._chunk_lanes, self._width, self.lanes, top_k = chunk_lanes, width, width, rows.top_k
         self._divisor, self._min_p, self._top_p = rows.divisor(), rows.column("min_p"), rows.column("top_p")
         ends = torch.where(is_limited(top_k, vocab_size), top_k, vocab_size).unsqueeze(1)
-        self._last_rank = ends.to(torch.int64) - 1 if rows.keep_ties else None
-        if rows.keep_ties:  # but for rows that are greedy
+        self._last_rank = ends.to(torch.int64) - 1 if keep_ties else None
+        if keep_ties:  # but for rows that are greedy
             ends = torch.where(ends == 1, 1, vocab_size)
         self._is_beyond_k = torch.arange(self._width, device=top_k.device) >= ends
 
@@ -266,13 +241,17 @@ class Sorted:
         return weights, ids
 
 
-class SortedSegments(Sorted):
-    """What a sorted row keeps, back in the places of its ids: it races by segment."""
+class SortedSegments(TopK):
+    """What a sorted row keeps, back in the places of its ids: it races by segment.
 
-    def __init__(self, rows: RouteRows) -> None:
-        facts, vocab_size = rows.parameters.facts, rows.vocab_size
-        is_bounded = facts is not None and not rows.keep_ties and is_limited(facts["top_k"], vocab_size).all()
-        super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
+    Args:
+        rows, vocab_size, keep_ties: as for `TopK`.
+        most_k: no top_k among them that is on is larger.
+    """
+
+    def __init__(self, rows: RowParameters, vocab_size: int, most_k: int, keep_ties: bool) -> None:
+        is_bounded = rows.facts is not None and not keep_ties and is_limited(rows.facts["top_k"], vocab_size).all()
+        super().__init__(rows, vocab_size, most_k if is_bounded else vocab_size, keep_ties)
         self.lanes = lanes_of(vocab_size)
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
@@ -280,15 +259,19 @@ class SortedSegments(Sorted):
         return drawn_from_places(*self._weigh(logits, is_own), noise, logits.shape[1])
 
 
-class AnyRows(Sorted):
-    """Rows of which the host knows nothing: both races are run, and the parameters choose."""
+class AnyRows(TopK):
+    """Rows of which the host knows nothing: both races are run, and the parameters choose.
 
-    def __init__(self, rows: RouteRows) -> None:
-        top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
-        super().__init__(rows, vocab_size)
+    Args:
+        rows, vocab_size, keep_ties: as for `TopK`.
+    """
+
+    def __init__(self, rows: RowParameters, vocab_size: int, keep_ties: bool) -> None:
+        super().__init__(rows, vocab_size, vocab_size, keep_ties)
         self._most_k = min(LARGEST_FUSED_K, vocab_size)
         self.lanes = max(self._most_k, lanes_of(vocab_size))
-        self._is_ranked = is_limited(top_k, vocab_size) & (top_k <= (1 if rows.keep_ties else LARGEST_FUSED_K))
+        most_k = 1 if keep_ties else LARGEST_FUSED_K
+        self._is_ranked = is_limited(rows.top_k, vocab_size) & (rows.top_k <= most_k)
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads ranks, or places and segments"
@@ -351,14 +334,30 @@ def an_id(token_ids: Tensor, logits: Tensor) -> Tensor:
     return token_ids.clamp_(0, logits.shape[1] - 1)
 
 
-ROUTES: Final[dict[SamplingRoute, Callable[[RouteRows], Route]]] = {
-    SamplingRoute.GREEDY: Greedy,
-    SamplingRoute.FUSED_V2: FusedV2,
-    SamplingRoute.FUSED: Fused,
-    SamplingRoute.TOP_K: Sorted,
-    SamplingRoute.SEGMENTS: Segments,
-    SamplingRoute.FUSED_SEGMENTS: Segments,
-    SamplingRoute.SORTED_SEGMENTS: SortedSegments,
-}
-WIDENING: Final = (FusedV2, Fused)
-"""Routes whose operators are given `widened` noise."""
+def route_of(
+    name: SamplingRoute, rows: RowParameters, logits: Tensor, most_k: int, keep_ties: bool, has_v2: bool
+) -> Route:
+    """Makes the route of some rows.
+
+    Args:
+        name: of the route.
+        rows: their parameters, in the operators' terms.
+        logits: of the dtype, on the device and with the columns of those that they are sampled from.
+        most_k: no top_k among them that is on is larger.
+        keep_ties: top-k keeps every tie at the k-th value.
+        has_v2: the device has the second operator.
+    """
+    vocab_size = logits.shape[1]
+    most_k = min(most_k, vocab_size)
+    match name:
+        case SamplingRoute.GREEDY:
+            return Greedy()
+        case SamplingRoute.FUSED_V2:
+            return FusedV2(rows, most_k)
+        case SamplingRoute.FUSED:
+            return Fused(rows, most_k, logits)
+        case SamplingRoute.TOP_K:
+            return TopK(rows, vocab_size, most_k, keep_ties)
+        case SamplingRoute.SORTED_SEGMENTS:
+            return SortedSegments(rows, vocab_size, most_k, keep_ties)
+    return Segments(rows, logits, has_v2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -117,17 +118,15 @@ def undivided_logits(
     return torch.where(_scaled(logits, filters, keep_ties) > -torch.inf, without_nan(logits), -torch.inf)
 
 
-def scaled_logits(
-    logits: Tensor, parameters: RowParameters, keep_ties: bool = False, edits: Mapping[str, Tensor] = NO_EDITS
-) -> Tensor:
+def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
     """Returns `kept_logits` less their maximum, for what shifts rows anyway: no digit is lost to how large they are.
 
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
     filters = parameters.filters()
-    if edits or _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=True, edits=edits)
+    if _is_native(logits, filters):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
     return _scaled(logits, filters, keep_ties)
 
 
@@ -150,12 +149,13 @@ def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
 class Distributions:
     """The distributions of rows whose parameters stay the same from step to step.
 
-    Args:
-        parameters: of the rows; the host knows them.
-        vocab_size: how many columns the logits have.
+    On a device the operators' filters find what is kept, in fewer launches, where top-k cuts ties and the host knows
+    the parameters. Else the functions above do.
 
-    Attributes:
-        divisor: float32 [rows, 1], the temperatures with 1 for 0; None where all are 1.
+    Args:
+        parameters: of the rows.
+        vocab_size: how many columns the logits have.
+        keep_ties: as for `filter_logits`.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -165,35 +165,48 @@ class Distributions:
         tensor([[0.2000, 0.8000, 0.0000]])
     """
 
-    def __init__(self, parameters: RowParameters, vocab_size: int) -> None:
+    def __init__(self, parameters: RowParameters, vocab_size: int, keep_ties: bool = False) -> None:
+        self.parameters, self.keep_ties, self._vocab_size = parameters, keep_ties, vocab_size
         facts = parameters.facts
-        assert facts is not None, "the host has made them"
+        self._is_by_operators = facts is not None and not keep_ties and parameters.seed.device.type != "cpu"
+        if facts is None or not self._is_by_operators:
+            return
         is_k_on = is_limited(facts["top_k"], vocab_size)
         is_greedy = facts["temperature"] == 0
-        self._own = parameters.for_operators(vocab_size)
         self._has_top_k = bool((is_k_on | is_greedy).any())
         self._has_top_p, self._has_min_p = bool((facts["top_p"] < 1).any()), bool((facts["min_p"] > 0).any())
         self._is_filtered = self._has_top_k or self._has_top_p or self._has_min_p
         self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
-        self.divisor: Tensor | None = None
-        if bool(((facts["temperature"] != 1) & ~is_greedy).any()):
-            self.divisor = divisor_of(self._own.temperature)
+        self._has_temperature = bool(((facts["temperature"] != 1) & ~is_greedy).any())
         self._exceeded = exceeded(self._own.top_p)
         self._ends: Tensor | None = None
 
     @classmethod
-    def of_any(cls, parameters: RowParameters, vocab_size: int, largest_k: int) -> Distributions:
+    def of_any(
+        cls, parameters: RowParameters, vocab_size: int, largest_k: int, keep_ties: bool = False
+    ) -> Distributions:
         """Returns those of rows of which the host knows nothing but that no top_k that is on is above ``largest_k``."""
         count = len(parameters.seed)
         most = {"temperature": 0.5, "top_k": min(largest_k, vocab_size - 1), "top_p": 0.5, "min_p": 0.5}
         facts = {name: np.full(count, number, COLUMNS[name].dtype) for name, number in most.items()}
-        return cls(replace(parameters, facts=facts), vocab_size)
+        return cls(replace(parameters, facts=facts), vocab_size, keep_ties)
+
+    @cached_property
+    def _own(self) -> RowParameters:
+        return self.parameters.for_operators(self._vocab_size)
+
+    @cached_property
+    def divisor(self) -> Tensor | None:
+        """Returns the temperatures with 1 for 0, float32 [rows, 1]; None where the operators need none."""
+        if not self._is_by_operators:
+            return divisor_of(self.parameters.temperature)
+        return divisor_of(self._own.temperature) if self._has_temperature else None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Returns softmax(logits / temperature) among what the filters keep of each row.
 
-        By a native operator on the CPU, elsewhere with the fused operator's filters. A greedy row's has a single 1. NaN
-        counts as -inf; entries of +inf share the whole mass; a row without any logit above -inf is all NaN.
+        A greedy row's has a single 1. NaN counts as -inf; entries of +inf share the whole mass; a row without any logit
+        above -inf is all NaN.
 
         Args:
             logits: floats [rows, vocab_size]. They stay as they are.
@@ -201,26 +214,24 @@ class Distributions:
         Returns:
             float32 [rows, vocab_size].
         """
-        if logits.is_cpu:
+        if logits.is_cpu and not self.keep_ties:
             own = self._own  # each row is read, filtered and normalised while it is in a cache
             found: Tensor = torch.ops.ascend_sample.filter_probabilities(
                 logits, own.temperature, own.top_k, own.top_p, own.min_p
             )
             return found
-        return torch.softmax(self.scaled_but_for_a_shift(logits), dim=1)
+        return torch.softmax(self.kept_values(logits), dim=1)
 
     def kept(self, logits: Tensor) -> Tensor:
-        """Returns what `filter_logits` does: on a device as its operator keeps it, in fewer launches.
+        """Returns what `filter_logits` does, in fewer launches than `filtered`.
 
         Args:
             logits: float32 [rows, vocab_size] without NaN and +inf, of rows that are not greedy. They stay as they are.
         """
+        if not self._is_by_operators or (self._is_filtered and not _has_v2(logits)):
+            return self.filtered(logits)
         divided = logits if self.divisor is None else logits / self.divisor
-        if not self._is_filtered:
-            return divided
-        if logits.is_cpu or routes.abilities_of(logits.device, logits.dtype).fused_v2:
-            return self._filtered(divided)  # its operator shifts rows itself
-        return self.filtered(logits)
+        return self._filtered(divided) if self._is_filtered else divided  # the operator shifts rows itself
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Does what `kept` does for any logits: NaN counts as -inf, and where there is +inf nothing else is kept.
@@ -228,6 +239,8 @@ class Distributions:
         Args:
             logits: floats [rows, vocab_size]. They stay as they are.
         """
+        if not self._is_by_operators:
+            return kept_logits(logits, self.parameters, self.keep_ties)
         divided = logits.float() if self.divisor is None else logits / self.divisor
         return torch.where(self.scaled(logits) > LEAST_SCALED, divided, -torch.inf)
 
@@ -236,28 +249,28 @@ class Distributions:
 
         What is kept is what the routes of a device with the second operator draw from.
         """
+        if not self._is_by_operators:
+            return scaled_logits(logits, self.parameters, self.keep_ties)
         values = _finite(logits)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
         if self.divisor is not None:
             values.div_(self.divisor)
         return self._filtered(values) if self._is_filtered else values
 
-    def scaled_but_for_a_shift(self, logits: Tensor) -> Tensor:
-        """Does what `scaled` does, for what shifts rows by their maximum anyway, as a softmax does."""
-        is_plain = self.divisor is None and not self._is_filtered
+    def kept_values(self, logits: Tensor) -> Tensor:
+        """Does what `scaled` does but for a shift of a row, for what shifts rows anyway, as a softmax does."""
+        is_plain = self._is_by_operators and self.divisor is None and not self._is_filtered
         return _finite(logits) if is_plain else self.scaled(logits)
 
     def _filtered(self, values: Tensor) -> Tensor:
         """Returns the values, with -inf in the place of what the filters do not keep."""
         own = self._own
-        is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
-        if not is_fused and not values.is_cpu:
+        if not _has_v2(values):
             return self._filtered_by_rank(values)
-        if self._has_large_k:  # the operators skip it
+        if self._has_large_k:  # the operator skips it
             values = mask_below_top_k(values, own.top_k, keep_ties=False)
-        name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
+        operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
         min_p = own.min_p if self._has_min_p else None
-        operator = getattr(torch.ops.ascend_sample, name)
         kept: Tensor = operator(values, own.top_k, self._exceeded, None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
         return kept
 
@@ -278,6 +291,10 @@ class Distributions:
             if self._has_min_p:
                 kept.masked_fill_(weights < own.min_p.unsqueeze(1), -torch.inf)
         return torch.empty_like(values).scatter_(1, ordered.indices, kept)
+
+
+def _has_v2(logits: Tensor) -> bool:
+    return routes.abilities_of(logits.device, logits.dtype).fused_v2
 
 
 def _finite(logits: Tensor) -> Tensor:

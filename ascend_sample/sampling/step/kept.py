@@ -15,12 +15,11 @@ from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_integer
-from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import sum_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
 from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.step.distribution import Distributions, scaled_logits
+from ascend_sample.sampling.step.distribution import Distributions
 from ascend_sample.sampling.step.serving import Drawn
 
 NO_ID: Final = -1
@@ -102,24 +101,14 @@ class KeptRows(NamedTuple):
     Attributes:
         rows: which.
         is_wanted: bool [batch] on the CPU, the same.
-        parameters: theirs.
-        distributions: theirs, on a device whose operators find what is kept.
+        distributions: theirs.
         most: no set is larger; None: it may be.
-        keep_ties: as for `Sampler`.
     """
 
     rows: RowSet
     is_wanted: Tensor
-    parameters: RowParameters
-    distributions: Distributions | None
+    distributions: Distributions
     most: int | None
-    keep_ties: bool
-
-    @classmethod
-    def of_batch(cls, batch: SamplingBatch, keep_ties: bool, most: int | None) -> KeptRows | None:
-        """Returns those of a batch; None where none asks."""
-        rows = np.flatnonzero(batch.host.return_sampling_mask)
-        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most) if len(rows) else None
 
     @classmethod
     def of_rows(
@@ -133,13 +122,10 @@ class KeptRows(NamedTuple):
         """Returns those of which rows ask, given the parameters of all rows."""
         device, count = parameters.seed.device, len(parameters.seed)
         asking = RowSet.of(rows, count, device)
-        own = parameters.of_rows(asking)
-        distributions = None
-        if device.type != "cpu" and not keep_ties and own.facts is not None:
-            distributions = Distributions(own, vocab_size)
+        distributions = Distributions(parameters.of_rows(asking), vocab_size, keep_ties)
         is_wanted = torch.zeros(count, dtype=torch.bool, device="cpu")
         is_wanted[torch.from_numpy(rows)] = True
-        return cls(asking, is_wanted, own, distributions, most, keep_ties)
+        return cls(asking, is_wanted, distributions, most)
 
     def sets(self, drawn: Drawn) -> KeptSets:
         """Returns what was kept of all rows: on a device it is listed now, and waited for where there is no bound.
@@ -153,7 +139,7 @@ class KeptRows(NamedTuple):
             stays = self.is_wanted if self.most is None else self.is_wanted & (found.counts <= self.most)
             found = found.of_rows(stays | (found.counts == 0))
             return found._replace(counts=found.counts * self.is_wanted)
-        values = kept_values(self.rows.take(drawn.logits), self.parameters, self.distributions, self.keep_ties)
+        values = self.distributions.kept_values(self.rows.take(drawn.logits))
         return listed(values, self.rows.take(drawn.status), self.rows, len(drawn.logits), self.most)
 
 
@@ -165,25 +151,6 @@ def offsets_of(counts: Tensor) -> Tensor:
         tensor([0, 2, 2, 3])
     """
     return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int64), (1, 0))
-
-
-def kept_values(
-    logits: Tensor, parameters: RowParameters, distributions: Distributions | None, keep_ties: bool
-) -> Tensor:
-    """Returns logits divided by the temperature, but for a shift of a row, and -inf for what filters drop.
-
-    Args:
-        logits: floats [rows, vocab_size], after edits. They stay as they are.
-        parameters: of the rows.
-        distributions: theirs, on a device whose operators find what is kept; None: torch's operators do.
-        keep_ties: as for `Sampler`.
-
-    Returns:
-        float32 [rows, vocab_size], to be written over.
-    """
-    if distributions is not None:
-        return distributions.scaled_but_for_a_shift(logits)
-    return scaled_logits(logits, parameters, keep_ties)
 
 
 def listed(values: Tensor, status: Tensor, asking: RowSet, batch_size: int, most: int | None) -> KeptSets:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,17 +17,9 @@ from ascend_sample.sampling.draws.kept_choices import INFINITESIMAL
 from ascend_sample.sampling.draws.segmented import SEGMENT
 from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.requests.checks import LARGEST
-from ascend_sample.sampling.rows.parameters import RowParameters
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
-from ascend_sample.sampling.step.distribution import (
-    LEAST_SCALED,
-    NO_EDITS,
-    Distributions,
-    divisor_of,
-    scaled_logits,
-    undivided_logits,
-)
+from ascend_sample.sampling.step.distribution import LEAST_SCALED, NO_EDITS, Distributions, undivided_logits
 
 NEGLIGIBLE: Final = -200.0
 """A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
@@ -92,41 +83,37 @@ class LogprobRows(NamedTuple):
 
     Attributes:
         rows: which.
+        mode: which numbers are reported.
         most: how many of the best tokens they ask for, at most.
         lanes: from `chunk_lanes`.
         sums: what `room_for_sums` has made.
         named: int64 [rows, ids], the ids that each names, at the end; None where none does.
-        parameters: theirs; None where only logits as they came are reported.
-        distributions: theirs, on a device whose operators find what is kept; None: torch's do.
+        distributions: theirs; None where only logits as they came are reported.
     """
 
     rows: RowSet
+    mode: LogprobsMode
     most: int
     lanes: Tensor | None
     sums: dict[int, Tensor]
     named: Tensor | None = None
-    parameters: RowParameters | None = None
     distributions: Distributions | None = None
 
     @classmethod
-    def of(cls, rows: RowSet, most: int, device: torch.device) -> LogprobRows:
+    def of(cls, rows: RowSet, mode: LogprobsMode, most: int, device: torch.device) -> LogprobRows:
         """Makes it of rows whose logits are on a device."""
-        return cls(rows, most, chunk_lanes(device), {})
+        return cls(rows, mode, most, chunk_lanes(device), {})
 
     @classmethod
-    def of_batch(
-        cls, batch: SamplingBatch, keep_ties: bool, rows: npt.NDArray[np.int64] | None = None
-    ) -> LogprobRows | None:
-        """Returns the rows of a batch that ask, or those of them that are named; None where none does."""
-        if rows is None:
-            rows = np.flatnonzero(batch.host.logprobs >= 0)
+    def of_batch(cls, batch: SamplingBatch, mode: LogprobsMode, keep_ties: bool) -> LogprobRows | None:
+        """Returns the rows of a batch that ask; None where none does."""
+        rows = np.flatnonzero(batch.host.logprobs >= 0)
         if not len(rows):
             return None
-        asking = cls.of(RowSet.of(rows, len(batch), batch.device), int(batch.host.logprobs.max()), batch.device)
+        most, device = int(batch.host.logprobs.max()), batch.device
+        asking = cls.of(RowSet.of(rows, len(batch), device), mode, most, device)
         parameters = batch.row_parameters().of_rows(asking.rows)
-        asking = asking._replace(parameters=parameters)
-        if batch.device.type != "cpu" and not keep_ties:
-            asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size))
+        asking = asking._replace(distributions=Distributions(parameters, batch.vocab_size, keep_ties))
         if (most := int(batch.host.logprob_token_ids.max())) > 0:
             named = np.zeros((len(rows), most), np.int64)
             for place, row in enumerate(rows.tolist()):
@@ -135,14 +122,14 @@ class LogprobRows(NamedTuple):
             asking = asking._replace(named=to_device(named, batch.device))
         return asking
 
-    def native(self, mode: LogprobsMode) -> dict[str, Any]:
+    def native(self) -> dict[str, Any]:
         """Returns what asks the CPU kernel for logprobs of the tokens that it draws: arguments of its operator."""
         return {
             "logprobs": self.most,
             "logprob_rows": self.rows.device,
             "logprob_token_ids": self.named,
-            "is_normalised": mode.is_normalised,
-            "is_processed": mode.is_processed,
+            "is_normalised": self.mode.is_normalised,
+            "is_processed": self.mode.is_processed,
         }
 
     @property
@@ -167,7 +154,7 @@ class LogprobRows(NamedTuple):
 
 
 def gather_logprobs(
-    asking: LogprobRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, temperature: Tensor | None = None
+    asking: LogprobRows, logits: Tensor, token_ids: Tensor, temperature: Tensor | None = None
 ) -> Logprobs:
     """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
@@ -178,15 +165,14 @@ def gather_logprobs(
     Args:
         asking: whose logprobs these are.
         logits: float32, float16 or bfloat16 [batch, vocab_size]; NaN counts as -inf.
-        mode: which numbers are reported of them.
         token_ids: int64 [batch], the sampled ones.
         temperature: on a CPU alone, float32 [rows], which numbers are divided by: the order is that of the logits. 0
             counts as 1. None: 1.
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
-        >>> asking = LogprobRows.of(RowSet.all(1), most=2, device=logits.device)
-        >>> gather_logprobs(asking, logits, LogprobsMode.RAW_LOGITS, drawn)
+        >>> asking = LogprobRows.of(RowSet.all(1), LogprobsMode.RAW_LOGITS, 2, logits.device)
+        >>> gather_logprobs(asking, logits, drawn)
         Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
     token_ids = asking.rows.take(token_ids)
@@ -196,41 +182,31 @@ def gather_logprobs(
             asking.rows.device,
             token_ids,
             asking.most,
-            mode.is_normalised,
+            asking.mode.is_normalised,
             named=asking.named,
             temperature=temperature,
         )
         return asking.report(found)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    segments = _segments_of(asking.rows.take(logits), LARGEST if mode.is_normalised else torch.inf)
+    segments = _segments_of(asking.rows.take(logits), LARGEST if asking.mode.is_normalised else torch.inf)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
-    if not mode.is_normalised:
+    if not asking.mode.is_normalised:
         return _looked_up(asking, numbers, best_ids, token_ids)
     numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
     return _normalised(asking, segments, numbers, best_ids, token_ids, LEAST_SHIFTED)
 
 
-def _of_scaled(
-    asking: LogprobRows, scaled: Tensor, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, divisor: Tensor | None
-) -> Logprobs:
-    """Looks up what filters keep of rows on a device.
-
-    Args:
-        asking: whose these are.
-        scaled: float32 [rows, vocab_size], as `Distributions.scaled` has it; it is overwritten.
-        logits: what it was made of.
-        mode: a processed one.
-        token_ids: the sampled ones.
-        divisor: float32 [rows, 1], the temperatures; None where all are 1.
-    """
+def _of_distributions(asking: LogprobRows, distributions: Distributions, logits: Tensor, token_ids: Tensor) -> Logprobs:
+    """Looks up what the filters keep of rows on a device: logits and tokens are theirs alone."""
+    scaled = distributions.scaled(logits)
     torch.nn.functional.threshold(scaled, LEAST_SCALED, -torch.inf, inplace=True)  # what stands beside +inf
     # Scaled logits may be equal where logits are not: the order is that of these.
     numbers = torch.add(logits, scaled, alpha=INFINITESIMAL)
     numbers.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     _, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
-    if not mode.is_normalised:
-        numbers = numbers if divisor is None else numbers.div_(divisor)
+    if not asking.mode.is_normalised:
+        numbers = numbers if distributions.divisor is None else numbers.div_(distributions.divisor)
         return _looked_up(asking, numbers, best_ids, token_ids)
     segments = _segments_of(scaled, torch.inf, is_clean=True)
     return _normalised(asking, segments, segments.flatten(1)[:, : logits.shape[1]], best_ids, token_ids)
@@ -274,47 +250,39 @@ def _looked_up(asking: LogprobRows, numbers: Tensor, best_ids: Tensor, token_ids
 def processed_logprobs(
     asking: LogprobRows,
     logits: Tensor,
-    mode: LogprobsMode,
     token_ids: Tensor,
-    keep_ties: bool,
     edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Logprobs:
     """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
 
     Args:
-        asking: whose logprobs these are, with their parameters.
+        asking: whose logprobs these are, by a mode of processed numbers, with their distributions.
         logits: [batch, vocab_size], after edits but for those that follow; they stay as they are.
-        mode: a processed one.
         token_ids: int64 [batch].
-        keep_ties: as for `Sampler`.
         edits: of the batch, what the CPU kernel does to logits that are there.
     """
-    parameters, distributions = asking.parameters, asking.distributions
-    assert parameters is not None, "filters go by them"
+    distributions = asking.distributions
+    assert distributions is not None, "filters go by them"
     if edits and asking.rows.device is not None:
         edits = edits_of_rows(edits, asking.rows.device)
     logits, token_ids = asking.rows.take(logits), asking.rows.take(token_ids)
     if logits.is_cpu:
-        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
-    if distributions is not None:
-        return _of_scaled(asking, distributions.scaled(logits), logits, mode, token_ids, distributions.divisor)
-    scaled, divisor = scaled_logits(logits, parameters, keep_ties), divisor_of(parameters.temperature)
-    return _of_scaled(asking, scaled, logits, mode, token_ids, divisor)
+        return _processed_in_blocks(asking, distributions, logits, token_ids, edits)
+    return _of_distributions(asking, distributions, logits, token_ids)
 
 
 def _processed_in_blocks(
     asking: LogprobRows,
+    distributions: Distributions,
     logits: Tensor,
-    mode: LogprobsMode,
     token_ids: Tensor,
-    parameters: RowParameters,
-    keep_ties: bool,
     edits: Mapping[str, Tensor],
 ) -> Logprobs:
     """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache.
 
-    Logits, tokens, parameters and edits are of the asking rows alone.
+    Logits, tokens, distributions and edits are of the asking rows alone.
     """
+    parameters = distributions.parameters
     rows, vocab_size = logits.shape
     step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
     found = []
@@ -322,10 +290,10 @@ def _processed_in_blocks(
         block = np.arange(start, min(start + step, rows))
         of_block = parameters if step >= rows else parameters.of_rows(RowSet(block, torch.from_numpy(block)))
         part = slice(start, start + step)
-        kept = undivided_logits(logits[part], of_block, keep_ties, edits_of_rows(edits, part))
+        kept = undivided_logits(logits[part], of_block, distributions.keep_ties, edits_of_rows(edits, part))
         named = None if asking.named is None else asking.named[part]
         asked = asking._replace(rows=RowSet.all(len(block)), named=named)
-        found.append(gather_logprobs(asked, kept, mode, token_ids[part], of_block.temperature))
+        found.append(gather_logprobs(asked, kept, token_ids[part], of_block.temperature))
         del kept  # the next block has its memory
     values, ids, ranks = (
         torch.cat(parts) for parts in zip(*((each.values, each.token_ids, each.ranks) for each in found), strict=True)

@@ -7,7 +7,7 @@ do its results. The rules stand in one table, in order: the first that holds for
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -217,27 +217,20 @@ def choose_rules(
     return chosen
 
 
-class Group(NamedTuple):
-    """Rows that are served together."""
-
-    route: SamplingRoute  # what serves them
-    rows: npt.NDArray[np.int64]  # their places in the batch, ascending, on the host
-    # no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as each
-    # of its rows alone would have it: how sums are rounded must not depend on the other rows.
-    most_k: int
-
-
 def group_rows(
     facts: Facts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
-) -> Sequence[Group]:
+) -> list[tuple[SamplingRoute, npt.NDArray[np.int64], int]]:
     """Splits a batch into as few groups as its rows' routes allow: one launch of the operator each.
 
     An operator has no room for more than some thousands of rows: more are several groups.
 
     Every row is in one group. The arguments are those of `choose_rules`.
+
+    Returns:
+        Of each group its route; its rows, ascending; and a k that no top_k among them that is on exceeds. For
+        `SamplingRoute.TOP_K` that is one of `CANDIDATE_COUNTS`, as each of its rows alone would have it: how sums are
+        rounded must not depend on the other rows.
     """
-    if abilities.native:  # the first rule, for every row
-        return [Group(SamplingRoute.NATIVE, np.arange(len(facts["temperature"])), vocab_size)]
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
     every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
     is_bounded = is_limited(every_k, vocab_size)
@@ -249,7 +242,7 @@ def group_rows(
     greedy, ranked = SamplingRoute.GREEDY, SamplingRoute.FUSED_V2
     if rows_of.keys() == {greedy, ranked}:  # an argmax of all rows reads less than what gathers two groups
         rows_of[ranked] = np.sort(np.concatenate((rows_of.pop(greedy), rows_of[ranked])))
-    groups: list[Group] = []
+    groups = []
     most_fused = min(MOST_ROWS, MOST_ELEMENTS // vocab_size)
     for route, rows in rows_of.items():
         if route is SamplingRoute.TOP_K:
@@ -259,5 +252,5 @@ def group_rows(
             parts = [(rows, int(every_k[rows][is_bounded[rows]].max(initial=1)))]
         most = most_fused if route in FUSED_ROUTES else len(rows)
         for part, most_k in parts:
-            groups += [Group(route, part[start : start + most], most_k) for start in range(0, len(part), most)]
+            groups += [(route, part[start : start + most], most_k) for start in range(0, len(part), most)]
     return groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
+from ascend_sample.sampling.draws.weights import StatusConstants
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.draw_states import StatefulRows
+from ascend_sample.sampling.step.draw_states import AdaptiveP, StatefulRows, StepStates, stateful_rows
 from ascend_sample.sampling.step.kept import KeptRows
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
@@ -24,31 +25,23 @@ from ascend_sample.sampling.step.logprobs import (
     processed_logprobs,
 )
 from ascend_sample.sampling.step.output import SamplerOutput
-from ascend_sample.sampling.step.serving import Drawn, PlacedGroup, Placement, draw_on_cpu, draw_on_device, place_groups
+from ascend_sample.sampling.step.serving import Drawn, Placement, draw
 
 
 class StepPlan(NamedTuple):
     """What stays the same from step to step while the batch does.
 
     Attributes:
-        placement: how the rows are served: first those whose logits are sampled from as they come.
-        raw_groups: how many groups these are.
+        placement: how the rows are served.
         logprobs: the rows that ask for logprobs; None where none does.
         kept: the rows that ask for kept sets; None where none does.
-        states: the rows that remember their draws; None where none does.
-        wanted: what the CPU kernel returns besides tokens: arguments of its operator.
-        is_kept_wanted: a device's draw returns what its filters keep, for states.
-        is_read_again: a device's draw does not overwrite edited logits, of which something else is reported.
+        states: the rows that remember their draws, by rules.
     """
 
     placement: Placement
-    raw_groups: int
     logprobs: LogprobRows | None
     kept: KeptRows | None
-    states: StatefulRows | None
-    wanted: Mapping[str, Any]
-    is_kept_wanted: bool
-    is_read_again: bool
+    states: Sequence[StatefulRows]
 
 
 class WholeSteps:
@@ -74,9 +67,10 @@ class WholeSteps:
         """
         plan = self.plan_of(logits, batch, allowed)
         drawn = self.draw(logits, batch, allowed, plan, purpose)
-        states = None
-        if plan.states is not None:
-            drawn, states = plan.states.after(drawn, batch, purpose)
+        moved = []
+        for rows in plan.states:
+            drawn, states = rows.after(drawn, batch, purpose)
+            moved.append((rows, states))
         logprobs = None
         if plan.logprobs is not None and drawn.logprobs:
             logprobs = plan.logprobs.report(drawn.logprobs)
@@ -84,40 +78,19 @@ class WholeSteps:
             edited = None if logits.is_cpu else drawn.logits
             logprobs = self.logprobs_of(logits, batch, allowed, drawn.token_ids, plan, edited)
         sets = None if plan.kept is None else plan.kept.sets(drawn)
-        return SamplerOutput(drawn.token_ids, drawn.status, logprobs, sets, states)
+        return SamplerOutput(drawn.token_ids, drawn.status, logprobs, sets, StepStates(moved) if moved else None)
 
     def draw(
-        self,
-        logits: Tensor,
-        batch: SamplingBatch,
-        allowed: Bitmask | None,
-        plan: StepPlan,
-        purpose: Purpose,
-        keys: DrawKeys | None = None,
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: StepPlan, purpose: Purpose
     ) -> Drawn:
-        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
-
-        ``keys`` are what the noise of a device is a function of, where that is not what the batch has.
-        """
+        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads."""
         placement = plan.placement
         if placement.is_native:
             edits = batch.native_edits(allowed)
-            return draw_on_cpu(logits, placement, batch.position, self.keep_ties, purpose, edits, plan.wanted)
-        groups = placement.groups
-        columns = groups[0].columns if len(groups) == 1 and not plan.is_read_again else batch.vocab_size
-        edited = batch.edited(logits, allowed, columns)
-        sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
-        keys = DrawKeys(batch.host.seed, batch.host.position) if keys is None else keys
-        return draw_on_device(
-            sources,
-            placement,
-            batch.position if logits.is_cpu else None,
-            purpose,
-            keys,
-            edited,
-            is_read_again=plan.is_read_again,
-            is_kept_wanted=plan.is_kept_wanted,
-        )
+            return draw(logits, placement, batch.position, purpose, edits=edits)
+        edited = batch.edited(logits, allowed, placement.columns(batch.vocab_size))
+        position, keys = batch.position if logits.is_cpu else None, DrawKeys(batch.host.seed, batch.host.position)
+        return draw(logits, placement, position, purpose, keys, edited=edited)
 
     def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> StepPlan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
@@ -143,29 +116,28 @@ class WholeSteps:
 
     def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> StepPlan:
         parameters = batch.row_parameters()
-        in_float32 = logits.new_empty((), dtype=torch.float32).expand(logits.shape)
-        raw_rows, edited_rows = np.flatnonzero(~is_edited), np.flatnonzero(is_edited)
-        raw_groups: Sequence[PlacedGroup] = ()
-        groups: Sequence[PlacedGroup] = ()
-        if len(raw_rows) > 0:
-            raw_groups = place_groups(parameters, logits, self.keep_ties, rows=raw_rows)
-        if len(edited_rows) > 0:
-            groups = place_groups(parameters, in_float32, self.keep_ties, rows=edited_rows)
-        placement = Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits)
-        logprobs = LogprobRows.of_batch(batch, self.keep_ties)
-        kept = KeptRows.of_batch(batch, self.keep_ties, self._max_kept)
-        states = StatefulRows(batch, self.keep_ties) if batch.host.is_remembering.any() else None
-        wanted: dict[str, Any] = {}
-        if kept is not None or states is not None:
-            wanted["is_kept_wanted"] = torch.from_numpy(
-                (batch.host.return_sampling_mask != 0) | batch.host.is_remembering
-            )
-        if logprobs is not None and (states is None or not states.are_redrawn):
-            wanted |= logprobs.native(self.logprobs_mode)
-        is_kept_wanted = states is not None and placement.returns_kept
+        placement = Placement.of(parameters, logits, self.keep_ties, is_edited)
+        logprobs = LogprobRows.of_batch(batch, self.logprobs_mode, self.keep_ties)
+        kept, rows = None, np.flatnonzero(batch.host.return_sampling_mask)
+        if len(rows):
+            kept = KeptRows.of_rows(rows, parameters, batch.vocab_size, self.keep_ties, self._max_kept)
+        states = stateful_rows(batch, self.keep_ties)
+        if placement.is_native:
+            wanted: dict[str, Any] = {}
+            if kept is not None or states:
+                is_wanted = (batch.host.return_sampling_mask != 0) | batch.host.is_remembering
+                wanted["is_kept_wanted"] = torch.from_numpy(is_wanted)
+            if logprobs is not None and not any(isinstance(rows, AdaptiveP) for rows in states):
+                wanted |= logprobs.native()
+            return StepPlan(placement._replace(wanted=wanted), logprobs, kept, states)
+        is_kept_wanted = bool(states) and placement.returns_kept
         is_reported = logprobs is not None and self.logprobs_mode.is_processed
-        is_read_again = is_reported or kept is not None or (states is not None and not is_kept_wanted)
-        return StepPlan(placement, len(raw_groups), logprobs, kept, states, wanted, is_kept_wanted, is_read_again)
+        placement = placement._replace(
+            constants=StatusConstants.like(logits.new_empty(0, dtype=torch.float32) if is_edited.any() else logits),
+            is_kept_wanted=is_kept_wanted,
+            is_read_again=is_reported or kept is not None or (bool(states) and not is_kept_wanted),
+        )
+        return StepPlan(placement, logprobs, kept, states)
 
     def logprobs_of(
         self,
@@ -180,15 +152,15 @@ class WholeSteps:
 
         ``edited`` are the logits of a device after edits; None: they are made where they are needed.
         """
-        asking, mode = plan.logprobs, self.logprobs_mode
+        asking = plan.logprobs
         if asking is None:
             return None
-        if not mode.is_processed:
-            return gather_logprobs(asking, logits, mode, token_ids)
+        if not asking.mode.is_processed:
+            return gather_logprobs(asking, logits, token_ids)
         if logits.is_cpu:
             edits = batch.native_edits(allowed)
-            return processed_logprobs(asking, logits, mode, token_ids, self.keep_ties, edits)
+            return processed_logprobs(asking, logits, token_ids, edits)
         if edited is None:
             edited = batch.edited(logits, allowed)
         edited = logits if edited is None else edited
-        return processed_logprobs(asking, edited, mode, token_ids, self.keep_ties)
+        return processed_logprobs(asking, edited, token_ids)

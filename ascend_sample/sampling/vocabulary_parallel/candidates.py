@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.noise import Purpose
-from ascend_sample.sampling.step.serving import Placement, place_groups, serve
+from ascend_sample.sampling.step.serving import Placement, draw_tokens
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field
 from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, RowsOfVerb
 
@@ -27,7 +27,7 @@ class Candidates:
     def __init__(self, of: RowsOfVerb, like: Tensor, count: int, ranks: int) -> None:
         self.of, self._count = of, count
         candidates = like.new_empty(()).expand(len(of.rows), ranks * count)
-        self._placement = Placement.of(place_groups(of.parameters, candidates, False), candidates)
+        self._placement = Placement.of(of.parameters, candidates, keep_ties=False)
 
     def fields(self, own: OwnPart) -> list[Field]:
         """Returns the message of a rank: its candidates, a logit and 4 bytes each, and its largest logit."""
@@ -46,6 +46,5 @@ class Candidates:
         values, ids = (self.of.gathered(fields, name).transpose(0, 1).flatten(1) for name in ("values", "ids"))
         keys = self.of.keys(batch)
         position = torch.from_numpy(keys.position) if values.is_cpu else None
-        logits = [values] * len(self._placement.groups)
-        indices, _ = serve(logits, self._placement, position, False, purpose, keys)
+        indices = draw_tokens(values, self._placement, position, purpose, keys)
         return ids.gather(1, indices.unsqueeze(1)).squeeze(1).to(torch.int64)
