@@ -210,8 +210,8 @@ inline int64_t draw_place(const SamplingCall& call, int64_t place, std::span<con
                           Scratch& scratch) {
   for_rows(call.logits, {}, place, place + 1, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
-             call.selected[index] = static_cast<int64_t>(
-                 sample_request(row, call, index, newer, scratch, work));
+             call.selected[index] =
+                 static_cast<int64_t>(sample_request(row, call, index, newer, scratch, work));
            });
   return call.selected[place];
 }
