@@ -16,9 +16,8 @@ from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_uncaptured
-from ascend_sample.sampling.rows.table import NO_SLOT
-from ascend_sample.sampling.static.step import StaticStep
-from ascend_sample.sampling.step.distribution import Distributions
+from ascend_sample.sampling.rows.table import NO_SLOT, to_device
+from ascend_sample.sampling.static.step import StaticStep, copy_each
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.verify import VerifiedDrafts, cut, places_of
 
@@ -142,7 +141,7 @@ class StaticVerification:
         if rule != "match":
             ones = torch.ones(self.requests, vocab_size, device=device, dtype=torch.float32)
             self._noise = JudgingNoise(torch.ones(many, device=device, dtype=torch.float32), ones)
-        self._step.edits.count_drafts(self.draft_ids, self._layout)
+        self._before = to_device(self._layout.before, self.logits.device)
 
     @in_normal_mode
     def prepare(
@@ -178,23 +177,20 @@ class StaticVerification:
     @in_normal_mode
     def run(self) -> None:
         """Judges `draft_ids` by `logits`, writes what the attributes say, and waits for nothing."""
-        edited, parameters = self._step.draw()
-        layout, drawn_ids = self._layout, self._step.token_ids
+        step, layout, drafts = self._step, self._layout, None
+        if step.edits.history:
+            drafts = layout.padded(self.draft_ids).index_select(0, self._before.view(-1)).view_as(self._before)
+        edited = step.draw(drafts)
         if self._noise is None:
-            tokens = layout.table(drawn_ids)
+            tokens = layout.table(step.token_ids)
             accepted = layout.accepted(tokens, layout.padded(self.draft_ids))
         else:
-            distributions = None
-            if not self._step.keep_ties:
-                distributions = Distributions.of_any(parameters, edited.shape[1], self._step.largest_k)
-            probabilities = probabilities_of(edited, parameters, distributions)
+            probabilities = probabilities_of(edited, step.parameters, step.distributions())
             proposals = Proposals(self.draft_probabilities, self.draft_candidates)
-            tokens, accepted = judge_with(
-                self.rule, probabilities, drawn_ids, self.draft_ids, layout, proposals, self._noise
-            )
-        found = cut(layout, tokens, accepted, self._step.status, None)
-        for told, new in zip((self.token_ids, self.accepted, self.status), found[:3], strict=True):
-            told.copy_(new)
+            given = (self.rule, probabilities, step.token_ids, self.draft_ids, layout, proposals, self._noise)
+            tokens, accepted = judge_with(*given)
+        found = cut(layout, tokens, accepted, step.status, None)
+        copy_each(found[:3], (self.token_ids, self.accepted, self.status))
 
     def verified(self, batch: SamplingBatch) -> VerifiedDrafts:
         """Returns what the last pass has told of a batch's requests: `VerifiedDrafts.append_to` advances them.
