@@ -116,7 +116,7 @@ class StaticEdits:
         if plan is not None and plan.penalties is not None and edits.penalties is not None:
             for kept, seen in zip(self._penalties[:2], edits.penalties[:2], strict=True):
                 width = min(self.history, seen.shape[1])
-                kept[:, :width].index_copy_(0, plan.penalties.rows.device, seen[:, :width])
+                plan.penalties.rows.put(seen[:, :width], kept[:, :width])
         masked = lists if allowed is None else object()
         if masked is not self._masked:
             if allowed is None:  # else no row of the batch keeps what was there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -135,7 +135,7 @@ class StaticStep:
         self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.status = torch.zeros(rows, dtype=torch.int8, device=device)
         self.logprobs: Logprobs | None = None
-        self._most = 0
+        self._most = -1
         if logprobs is not None:
             self._most = check_integer(NAME, "logprobs", logprobs, low=0, high=vocab_size)
             ids = self.token_ids.new_zeros(rows, 1 + self._most)
@@ -155,9 +155,9 @@ class StaticStep:
         self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
         self._sent = torch.ones(self._start + rows * self._lanes, device=device, dtype=torch.float32)
         columns, self._noise = self._parts(self._sent)
-        nothing = self.token_ids  # neither seeds nor positions are read
-        own = {name: columns[name] for name in DISTRIBUTION}
-        self.parameters = RowParameters(**own, seed=nothing, position=nothing)
+        own: dict[str, Any] = {name: columns[name] for name in DISTRIBUTION}
+        unread = self.token_ids
+        self.parameters = RowParameters(**own, seed=unread, position=unread)
         self.edits = StaticEdits(
             rows,
             vocab_size,
@@ -182,7 +182,7 @@ class StaticStep:
     ) -> None:
         """Writes the parameters and the noise of a batch's rows in one copy, and what they edit; nobody waits for it.
 
-        Rows with penalties cost six launches, which copy what they have seen on the device. Biases, bans and masks
+        Rows with penalties cost five launches, which copy what they have seen on the device. Biases, bans and masks
         of requests are written when the batch has changed, and a bitmask in its step.
 
         Args:
@@ -279,8 +279,7 @@ class StaticStep:
         own = self.parameters.for_operators(vocab_size)
         rows = RouteRows(own, logits, self.largest_k, self.keep_ties, has_v2=not self._is_sorted)
         if self._is_sorted:
-            chunks = self._asking.lanes
-            route = Sorted(rows, self.largest_k, chunks) if self.only_top_k else AnyRows(rows)
+            route = Sorted(rows, self.largest_k, self._asking.lanes) if self.only_top_k else AnyRows(rows)
             return route(logits, noise, is_own=False)
         # A row that keeps its best logit alone is taken as it is, and so is one without a top_k, which is not asked.
         is_ranked = own.top_k != SKIP_TOP_K
@@ -329,7 +328,7 @@ class StaticStep:
             row, remedy = int(batch.host.logprob_token_ids.argmax()), "Take its steps by Sampler."
             refuse(name, "logprob_token_ids", "be empty", f"{batch.params[row].logprob_token_ids} in row {row}", remedy)
         most = int(batch.host.logprobs.max(initial=-1))
-        if most > (-1 if self.logprobs is None else self._most):
+        if most > self._most:
             room = None if self.logprobs is None else self._most
             refuse(name, "logprobs", f"be at least {most}", room, "Make the step with it.")
         if self.kept is None and batch.host.return_sampling_mask.any():
