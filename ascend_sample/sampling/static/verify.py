@@ -203,26 +203,19 @@ class StaticVerification:
     def _check(self, batch: SamplingBatch) -> None:
         check_uncaptured(NAME, self.logits)  # first: places that are made while one is captured are not there
         check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
-        host, edits = batch.host, batch.row_edits
+        host = batch.host
+        is_ruled = numpy.isin(host.addend_slot, list(batch.row_edits.rules))
+        other = "Sample the places as rows of a batch of their own, or leave return_sampling_mask out."
         for asked, what, remedy in (
-            (host.logprobs >= 0, "asks for logprobs", WITHOUT),
-            (
-                host.return_sampling_mask,
-                "has return_sampling_mask=True",
-                "Sample the places as rows of a batch of their own, or leave return_sampling_mask out.",
-            ),
+            (host.logprobs >= 0, "that asks for logprobs", WITHOUT),
+            (host.return_sampling_mask, "that has return_sampling_mask=True", other),
+            (is_ruled, "with rules that look at its text, for which drafts have to be read", WITHOUT),
         ):
             if asked.any():
-                refuse(NAME, "batch", f"hold no request that {what}", f"row {int(asked.argmax())}", remedy)
-        if edits.rules:
-            row = int(numpy.isin(host.addend_slot, list(edits.rules)).argmax())
-            rule = "hold no request with rules that look at its text, for which drafts have to be read"
-            refuse(NAME, "batch", rule, f"row {row}", WITHOUT)
+                refuse(NAME, "batch", f"hold no request {what}", f"row {int(asked.argmax())}", remedy)
         is_penalized = host.penalty_slot != NO_SLOT
-        if is_penalized.any() and not self._step.edits.history:
-            row = int(is_penalized.argmax())
-            refuse(
-                NAME, "history", f"be 1 at least, for row {row} of the batch", 0, f"Make the step with it. {WITHOUT}"
-            )
+        if is_penalized.any() and not self._step.edits.history:  # for its drafts, if for nothing else
+            rule = f"be 1 at least, for row {int(is_penalized.argmax())} of the batch"
+            refuse(NAME, "history", rule, 0, f"Make the step with it. {WITHOUT}")
         instead = f"{WITHOUT[0].lower()}{WITHOUT[1:]}"
         self._step.check(NAME, batch, self.requests, instead=instead)
