@@ -150,6 +150,20 @@ def test_what_writing_a_step_costs(counting: None, npu: str) -> None:
         assert counted.totals.launches <= launches
 
 
+def test_the_longer_history_of_another_request(device: str) -> None:
+    """What follows a shorter list is no more penalised."""
+    step = StaticStep(1, 99, torch.float32, device, history=40)
+    step.logits.copy_(torch.arange(99.0, 0, -1))
+    drawn = []
+    for seen in (range(39, -1, -1), [0]):
+        batch = SamplingBatch(99, device)
+        batch.add(SamplingParams(temperature=0, presence_penalty=50.0), output_ids=[*seen])
+        step.prepare(batch)
+        step.run()
+        drawn.append(step.token_ids.item())
+    assert drawn == [40, 1]
+
+
 def test_requests_whose_edits_are_done_already(device: str) -> None:
     """The step does nothing of it again, but for the bitmask."""
     batch = SamplingBatch(4, device)
