@@ -153,11 +153,11 @@ def test_what_writing_a_step_costs(counting: None, npu: str) -> None:
 def test_the_longer_history_of_another_request(device: str) -> None:
     """What follows a shorter list is no more penalised."""
     step = StaticStep(1, 99, torch.float32, device, history=40)
-    step.logits.copy_(torch.arange(99.0, 0, -1))
+    step.logits.copy_(torch.arange(0.99, 0, -0.01))
     drawn = []
     for seen in (range(39, -1, -1), [0]):
         batch = SamplingBatch(99, device)
-        batch.add(SamplingParams(temperature=0, presence_penalty=50.0), output_ids=[*seen])
+        batch.add(SamplingParams(temperature=0, presence_penalty=2.0), output_ids=[*seen])
         step.prepare(batch)
         step.run()
         drawn.append(step.token_ids.item())
