@@ -124,7 +124,7 @@ def test_room_for_edits_leaves_every_bit_as_it_is(device: str) -> None:
     batch = SamplingBatch(8, device)
     batch.add(SamplingParams())
     step.prepare(batch)
-    edited, _ = step.draw()
+    edited = step.draw()
     assert edited.view(torch.int32).tolist() == step.logits.view(torch.int32).tolist()
 
 
@@ -148,6 +148,20 @@ def test_what_writing_a_step_costs(counting: None, npu: str) -> None:
             graph.replay()
         assert (dict(counted.copies), counted.totals.waits) == ({"h2d": 1}, 0)
         assert counted.totals.launches <= launches
+
+
+def test_the_longer_history_of_another_request(device: str) -> None:
+    """What follows a shorter list is no more penalised."""
+    step = StaticStep(1, 99, torch.float32, device, history=40)
+    step.logits.copy_(torch.arange(0.99, 0, -0.01))
+    drawn = []
+    for seen in (range(39, -1, -1), [0]):
+        batch = SamplingBatch(99, device)
+        batch.add(SamplingParams(temperature=0, presence_penalty=2.0), output_ids=[*seen])
+        step.prepare(batch)
+        step.run()
+        drawn.append(step.token_ids.item())
+    assert drawn == [40, 1]
 
 
 def test_requests_whose_edits_are_done_already(device: str) -> None:

@@ -18,6 +18,8 @@ FRONT: Final = 128
 """So many numbers lie before the logits that are edited: 512 bytes, to which devices align memory."""
 UNREAD: Final = 0
 """A place in front, for what must change nothing."""
+NEVER: Final = -(2**30)
+"""Occurrences of what stands beyond a list: no number of drafts that equal it makes them positive."""
 
 
 class Biases(NamedTuple):
@@ -38,8 +40,8 @@ class Penalties(NamedTuple):
 
     Attributes:
         ids: int64 [rows, n], the ids that each has seen, with repeats; also others.
-        occurrences: int32 [rows, n], 2 * (how often in the output) + (1 if in the prompt) of each: 0 for ids that were
-            not seen.
+        occurrences: int32 [rows, n], 2 * (how often in the output) + (1 if in the prompt) of each: 0 or less for ids
+            that were not seen.
         bases: int64 [rows, 1], what an id becomes a place in flattened logits with, as of `Biases`.
         numbers: float32 [rows] each, of repetition, presence and frequency; None where no row has any.
         scaled: what applies the repetition penalty, from `processing.scaling_of`.
@@ -97,7 +99,7 @@ def apply(logits: Tensor, edits: LogitsEdits, bits: Tensor, columns: int | None 
 def _penalize(flat: Tensor, penalties: Penalties) -> None:
     """Penalises flattened logits in place; an id that was not seen stands for the place that nobody reads."""
     ids, occurrences, bases, (repetition, presence, frequency), scaled = penalties
-    places = (ids + bases).masked_fill_(occurrences == 0, UNREAD)
+    places = (ids + bases).masked_fill_(occurrences <= 0, UNREAD)
     counts = torch.div(occurrences, 2.0, rounding_mode="floor")
     seen = flat.index_select(0, places.view(-1)).view_as(places)
     changed = apply_penalties(seen, None, counts, repetition, presence, frequency, scaled)

@@ -148,6 +148,7 @@ class ProcessingPlan:
     Attributes:
         host_rows: the rows, ascending.
         penalties: as they were given.
+        lists: stands for the lists of biases and where all lists lie: another object when that changes.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class ProcessingPlan:
         self._has_masks = bool((host.mask_slot != NO_SLOT).any())
         self._words: Tensor | None = None
         self.penalties = penalties
+        self.lists = object()
 
     def edits(self, bitmask: Tensor | None, has_ranges: bool, drafts: Tensor | None) -> LogitsEdits:
         """Returns what is done in this step.
@@ -203,6 +205,7 @@ class ProcessingPlan:
     def forget_biases(self) -> None:
         """Lets the biases be looked up again: the lists of rows have changed, but not which rows have lists."""
         vars(self).pop("biases", None)
+        self.lists = object()
 
     @cached_property
     def ranges(self) -> RangedRows | None:

@@ -96,7 +96,6 @@ class RowEdits:
         plan_is_stale: the plan is made again at the next flush.
         columns: how far the rows of edited copies are apart.
         rules: those that look at a row's text, by its slot of addends.
-        ruled_lists: how many lists of addends these have changed, while the batch stayed as it was.
     """
 
     def __init__(self, table: RowTable, vocab_size: int) -> None:
@@ -110,7 +109,6 @@ class RowEdits:
         self.plan_is_stale = False
         self.columns = vocab_size
         self.rules: dict[int, TextRules] = {}
-        self.ruled_lists = 0
         self._coming: list[tuple[HostTokens, list[tuple[int, TextRules]]]] = []
         self._native: dict[str, Tensor] | None = None  # what `native` has returned
         self._ranges: RangeNumbers | None = None
@@ -301,7 +299,6 @@ class RowEdits:
             rules.listed = rules.addends()
             if not (_are_equal(before[0], rules.listed[0]) and _are_equal(before[1], rules.listed[1])):
                 self.addends.write(slot, rules.listed)
-                self.ruled_lists += 1
                 if self.plan is not None:
                     self.plan.forget_biases()
 

@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.drafts.places import NO_TOKEN, PlacesLayout
-from ascend_sample.sampling.edits.apply import FRONT, Biases, LogitsEdits, Penalties, apply, with_drafts
+from ascend_sample.sampling.edits.apply import FRONT, NEVER, UNREAD, Biases, LogitsEdits, Penalties, apply, with_drafts
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.edits.processing import bits_of_bytes, scaled_by_sign, words_of
 from ascend_sample.sampling.edits.value_ranges import RANGE
 from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 
-NEUTRAL = (1.0, 0.0, 0.0)
-"""Penalties that leave every bit as it is."""
-NO_ADDEND = -0.0
-"""So does this, of whatever id: 0 would make a zero of a negative one."""
-EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
-
-
-class _Version:
-    """A batch as it is until its rows change."""
+NO_ID: Final = -1
+EDIT_BEFORE: Final = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
 
 
 class StaticEdits:
-    """Biases, bans, penalties and masks of so many rows, each in a list of a fixed length.
+    """The `LogitsEdits` of so many rows, each in lists of a fixed length: `write` copies those of a batch to them.
 
-    A batch keeps its lists in slots, which move when they grow. `write` copies them to where the graph reads, in a few
-    launches: those of biases and masks when the batch has changed, those of penalties in each step.
+    That takes a few launches: biases and masks are copied when the batch has changed, what rows with penalties have
+    seen in each step.
 
     Args:
         rows: how many there are.
         vocab_size: the number of columns.
-        device: of the logits.
+        penalties: float32 [rows] each, on the device of the logits: as `Penalties.numbers`, for rows without any those
+            that change nothing.
         addends: how many ids of a row may have a bias or a ban, at most.
         history: how many tokens a row with penalties may have seen, at most.
         bitmask: whether rows may have masks.
     """
 
     def __init__(
-        self, rows: int, vocab_size: int, device: torch.device, *, addends: int, history: int, bitmask: bool
+        self, rows: int, vocab_size: int, penalties: Sequence[Tensor], *, addends: int, history: int, bitmask: bool
     ) -> None:
         self.addends, self.history, self.bitmask = addends, history, bitmask
-        self._vocab_size = vocab_size
-        self._addend_ids = torch.zeros(rows, addends, dtype=torch.int64, device=device)
-        self._addends = torch.full((rows, addends), NO_ADDEND, device=device, dtype=torch.float32)
-        self._bases = to_device(FRONT + np.arange(rows)[:, None] * vocab_size, device)
-        self._seen = torch.zeros(rows, history, dtype=torch.int64, device=device)
-        self._occurrences = torch.zeros(rows, history, dtype=torch.int32, device=device)
+        self._vocab_size, device = vocab_size, penalties[0].device
+        self._biases = Biases(
+            torch.full((rows, addends), UNREAD, dtype=torch.int64, device=device),
+            torch.zeros(rows, addends, dtype=torch.float32, device=device),
+        )
+        self._penalties = Penalties(
+            torch.full((rows, history), NO_ID, dtype=torch.int64, device=device),
+            torch.full((rows, history), NEVER, dtype=torch.int32, device=device),
+            to_device(FRONT + np.arange(rows)[:, None] * vocab_size, device),
+            penalties,
+            scaled_by_sign,
+        )
         words = words_of(vocab_size) if bitmask else 0
-        self._own_words = torch.full((rows, words), -1, dtype=torch.int32, device=device)
-        self._words = self._own_words.clone()
+        self._words = torch.full((rows, words), -1, dtype=torch.int32, device=device)
         self._bits = bits_of_bytes(device)
-        self._is_masked = False  # by the bitmask of the step before
-        self._written: tuple[object, bool] | None = None
-        self._ruled_lists = 0  # so many the batch had written
-        self._penalized: Tensor | None = None
-        self._drafts: Tensor | None = None
-        self._before: Tensor | None = None
+        self._written: object = None  # the `ProcessingPlan.lists` whose biases are there
+        self._masked: object = None  # the same of masks; another object where a bitmask is there as well
 
     @property
     def are_on(self) -> bool:
         """Tells whether a step edits anything."""
         return bool(self.addends or self.history or self.bitmask)
-
-    def count_drafts(self, draft_ids: Tensor, layout: PlacesLayout) -> None:
-        """Lets rows be the places of drafts: from now on their penalties count the drafts before a place.
-
-        Args:
-            draft_ids: int64 [drafts], read in each step where they are.
-            layout: which drafts are before which row.
-        """
-        self._drafts, self._before = draft_ids, to_device(layout.before, draft_ids.device)
 
     def check(self, name: str, batch: SamplingBatch, instead: str = EDIT_BEFORE) -> None:
         """Raises unless all that the rows of a batch ask for has room.
@@ -114,101 +101,60 @@ class StaticEdits:
             allowed: a bitmask for this step; None: every id is allowed.
             is_edited: the requests' own edits have been done to the logits.
         """
+        batch.row_edits.use_columns(self._vocab_size)
         batch.flush()
-        if batch.row_edits.ruled_lists != self._ruled_lists:
-            self._ruled_lists, self._written = batch.row_edits.ruled_lists, None
-        # Stands for the batch as it is, which is not to be kept.
-        written = (batch.plans.of(_Version, (), _Version), is_edited)
-        if written != self._written:
-            self._write_rows(batch, is_edited)
-            self._written = written
-        if self._penalized is not None:
-            self._write_seen(batch)
-        if allowed is not None:
-            self._words[: len(batch)] = allowed.of_all(len(batch))
-        elif self._is_masked:
-            self._words.fill_(-1)
-        self._is_masked = allowed is not None
+        words = None if allowed is None else allowed.of_all(len(batch))
+        plan = None if is_edited else batch.row_edits.plan
+        edits, lists = LogitsEdits(words=words), None
+        if plan is not None:
+            edits, lists = plan.edits(words, has_ranges=False, drafts=None), plan.lists
+        if lists is not self._written:
+            self._write_biases(edits.biases, batch.row_edits.addends.width)
+            self._penalties.ids.fill_(NO_ID)
+            self._penalties.occurrences.fill_(NEVER)
+            self._written = lists
+        if plan is not None and plan.penalties is not None and edits.penalties is not None:
+            for kept, seen in zip(self._penalties[:2], edits.penalties[:2], strict=True):
+                width = min(self.history, seen.shape[1])
+                plan.penalties.rows.put(seen[:, :width], kept[:, :width])
+        masked = lists if allowed is None else object()
+        if masked is not self._masked:
+            if allowed is None:  # else no row of the batch keeps what was there
+                self._words.fill_(-1)
+            if edits.words is not None:
+                self._words[: len(batch)] = edits.words
+            self._masked = masked
 
-    def applied_to(self, logits: Tensor, penalties: Tensor) -> Tensor:
+    def _write_biases(self, biases: Biases | None, width: int) -> None:
+        """Copies what is added, in lists of such a width."""
+        self._biases.places.fill_(UNREAD)
+        for kept, new in zip(self._biases, biases or (), strict=False):
+            lists = new.view(-1, width)[:, : self.addends]
+            kept[: len(lists), : lists.shape[1]] = lists
+
+    def applied_to(self, logits: Tensor, drafts: Tensor | None = None) -> Tensor:
         """Returns edited logits, float32: what `SamplingBatch.edited` makes of them, bit for bit.
 
         Args:
             logits: [rows, vocab_size].
-            penalties: float32 [3, rows], `NEUTRAL` for rows without; read only where there is a history.
+            drafts: int64 [rows, most], those before each row, which its penalties count; None: there are none.
         """
-        edits = LogitsEdits()
-        if self.addends:
-            edits = edits._replace(biases=Biases((self._addend_ids + self._bases).view(-1), self._addends.view(-1)))
-        if self.history:
-            ids, occurrences = with_drafts(self._seen, self._occurrences_of, self._drafts_before(), self._vocab_size)
-            seen = Penalties(ids, occurrences, self._bases, list(penalties), scaled_by_sign)
-            edits = edits._replace(penalties=seen)
-        if self.bitmask:
-            edits = edits._replace(words=self._own_words & self._words)
+        (places, values), seen = self._biases, self._penalties
+        ids, occurrences = with_drafts(seen.ids, self._occurrences_of, drafts, self._vocab_size)
+        edits = LogitsEdits(
+            Biases(places.view(-1), values.view(-1)) if self.addends else None,
+            seen._replace(ids=ids, occurrences=occurrences) if self.history else None,
+            self._words if self.bitmask else None,
+        )
         return apply(logits, edits, self._bits)
-
-    def _drafts_before(self) -> Tensor | None:
-        if self._drafts is None or self._before is None:
-            return None
-        padded = torch.cat((self._drafts, self._drafts.new_full((1,), NO_TOKEN)))
-        return padded.index_select(0, self._before.view(-1)).view_as(self._before)
 
     def _occurrences_of(self, ids: Tensor) -> Tensor:
         """Returns what `Penalties` has of ids, of which the first are those of the history: an id that is there twice
         has the same number twice.
         """
-        nearest = ids[:, self.history :]
+        seen, nearest = self._penalties, ids[:, self.history :]
         if not nearest.shape[1]:
-            return self._occurrences
-        is_same = nearest.unsqueeze(2) == self._seen.unsqueeze(1)
-        known = torch.where(is_same, self._occurrences.unsqueeze(1), 0).amax(2)
-        return torch.cat((self._occurrences, known), 1)
-
-    def _write_rows(self, batch: SamplingBatch, is_edited: bool) -> None:
-        """Copies what stays the same for as long as the batch does."""
-        edits, host = batch.row_edits, batch.host
-        self._addends.fill_(NO_ADDEND)
-        self._own_words.fill_(-1)
-        self._penalized = None
-        if is_edited:
-            return
-        if (found := _held(host.addend_slot, batch.device)) is not None:
-            assert edits.addends.ids is not None, "slots are written before they are read"
-            assert edits.addends.addends is not None, "slots are written before they are read"
-            rows, slots = found
-            self._addend_ids.index_copy_(0, rows, _fitted(edits.addends.ids, slots, self.addends))
-            self._addends.index_copy_(0, rows, _fitted(edits.addends.addends, slots, self.addends))
-        if (found := _held(host.mask_slot, batch.device)) is not None:
-            assert edits.masks.masks is not None, "slots are written before they are read"
-            rows, slots = found
-            self._own_words.index_copy_(0, rows, edits.masks.masks.index_select(0, slots))
-        self._penalized = _held(host.penalty_slot, batch.device)
-
-    def _write_seen(self, batch: SamplingBatch) -> None:
-        """Copies what rows with penalties have seen, and how often each of its ids occurs."""
-        assert self._penalized is not None, "some rows have penalties"
-        ids, occurrences = batch.row_edits.penalties.ids, batch.row_edits.penalties.occurrences
-        assert ids is not None, "slots are written before they are read"
-        assert occurrences is not None, "slots are written before they are read"
-        rows, slots = self._penalized
-        seen = _fitted(ids, slots, self.history)
-        places = torch.add(seen, slots.unsqueeze(1), alpha=batch.vocab_size)
-        counted = occurrences.view(-1).index_select(0, places.view(-1)).view_as(seen)
-        self._seen.index_copy_(0, rows, seen)
-        self._occurrences.index_copy_(0, rows, counted)
-
-
-def _held(column: npt.NDArray[np.int64], device: torch.device) -> Tensor | None:
-    """Returns the rows that hold a slot, and the slots, int64 [2, rows] on the device; None if there are none."""
-    rows = np.flatnonzero(column != NO_SLOT)
-    return to_device(np.stack((rows, column[rows])), device) if len(rows) else None
-
-
-def _fitted(lists: Tensor, slots: Tensor, length: int) -> Tensor:
-    """Returns the lists of some slots, [slots, length]: what is beyond their width repeats the first entry."""
-    found = lists.index_select(0, slots)
-    missing = length - found.shape[1]
-    if missing > 0:
-        return torch.cat((found, found[:, :1].expand(-1, missing)), 1)
-    return found[:, :length]
+            return seen.occurrences
+        is_same = nearest.unsqueeze(2) == seen.ids.unsqueeze(1)
+        known = torch.where(is_same, seen.occurrences.unsqueeze(1), 0).amax(2)
+        return torch.cat((seen.occurrences, known), 1)

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample._errors import check_bool, check_device, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.draws.best_tokens import chunk_lanes
 from ascend_sample.sampling.draws.noise import Purpose, check_purpose, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import ALIGNMENT
 from ascend_sample.sampling.draws.segmented import lanes_of
-from ascend_sample.sampling.draws.weights import (
-    StatusConstants,
-    base_of,
-    cleaned_in_float32,
-    largest_of,
-    scaled,
-    status_of,
-)
+from ascend_sample.sampling.draws.weights import StatusConstants, largest_of, status_of
 from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
+from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.rows.table import PENALTIES
-from ascend_sample.sampling.static.edits import EDIT_BEFORE, NEUTRAL, StaticEdits
+from ascend_sample.sampling.rows.table import COLUMNS, PENALTIES
+from ascend_sample.sampling.static.edits import EDIT_BEFORE, StaticEdits
 from ascend_sample.sampling.step import routes
-from ascend_sample.sampling.step.device_routes import AnyRows, Route, Segments, TopK, draw_by_second_operator
-from ascend_sample.sampling.step.distribution import Distributions, exceeded
+from ascend_sample.sampling.step.device_routes import AnyRows, FusedV2, Route, Segments, TopK
+from ascend_sample.sampling.step.distribution import Distributions
 from ascend_sample.sampling.step.kept import KeptSets, listed
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
@@ -45,8 +38,7 @@ from ascend_sample.sampling.step.logprobs import (
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 
 NAME: Final = "StaticStep"
-DRAWN_WITH: Final = ("temperature", "top_p", "min_p", "top_k")
-SENT: Final = (*DRAWN_WITH, *PENALTIES)
+SENT: Final = {name: COLUMNS[name] for name in (*DISTRIBUTION, *PENALTIES)}
 """The parameters that a step needs: four bytes each, and they travel with the noise."""
 
 
@@ -143,7 +135,7 @@ class StaticStep:
         self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.status = torch.zeros(rows, dtype=torch.int8, device=device)
         self.logprobs: Logprobs | None = None
-        self._most = 0
+        self._most = -1
         if logprobs is not None:
             self._most = check_integer(NAME, "logprobs", logprobs, low=0, high=vocab_size)
             ids = self.token_ids.new_zeros(rows, 1 + self._most)
@@ -155,11 +147,21 @@ class StaticStep:
             width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
+        abilities = routes.abilities_of(self.logits.device, dtype)
+        self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
+        ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
+        self._lanes = self.largest_k if only_top_k else max(ranks, lanes_of(vocab_size))
         self._asking = LogprobRows.of(RowSet.all(rows), self.logprobs_mode, self._most, self.logits.device)
+        self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
+        self._sent = torch.ones(self._start + rows * self._lanes, device=device, dtype=torch.float32)
+        columns, self._noise = self._parts(self._sent)
+        own: dict[str, Any] = {name: columns[name] for name in DISTRIBUTION}
+        unread = self.token_ids
+        self.parameters = RowParameters(**own, seed=unread, position=unread)
         self.edits = StaticEdits(
             rows,
             vocab_size,
-            self.logits.device,
+            [columns[name] for name in PENALTIES],
             addends=check_integer(NAME, "addends", addends, low=0),
             history=check_integer(NAME, "history", history, low=0),
             bitmask=bitmask,
@@ -167,13 +169,6 @@ class StaticStep:
         self._constants = StatusConstants.like(
             self.logits.new_empty(0, dtype=torch.float32) if self.edits.are_on else self.logits
         )
-        abilities = routes.abilities_of(self.logits.device, dtype)
-        self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
-        ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
-        self._lanes = self.largest_k if only_top_k else max(ranks, lanes_of(vocab_size))
-        self._chunk_lanes = chunk_lanes(self.logits.device)
-        self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
-        self._sent = torch.ones(self._start + rows * self._lanes, device=device, dtype=torch.float32)
 
     @in_normal_mode
     def prepare(
@@ -187,7 +182,7 @@ class StaticStep:
     ) -> None:
         """Writes the parameters and the noise of a batch's rows in one copy, and what they edit; nobody waits for it.
 
-        Rows with penalties cost six launches, which copy what they have seen on the device. Biases, bans and masks
+        Rows with penalties cost five launches, which copy what they have seen on the device. Biases, bans and masks
         of requests are written when the batch has changed, and a bitmask in its step.
 
         Args:
@@ -219,14 +214,13 @@ class StaticStep:
         staged = torch.empty(
             self._sent.shape, pin_memory=self.logits.device.type != "cpu", dtype=torch.float32, device="cpu"
         )
-        parameters, noise = self._parts(staged)
-        parameters.zero_()
+        columns, noise = self._parts(staged)
         noise.fill_(1)
-        columns = parameters.numpy()
-        columns[DRAWN_WITH.index("top_p")] = 1  # rows beyond the batch are greedy, with a top_p that is one
-        columns[len(DRAWN_WITH) :] = np.array(NEUTRAL)[:, None]
-        for place, name in enumerate(DRAWN_WITH if is_edited else SENT):
-            columns[place, :count] = getattr(host, name).view(np.float32)
+        for name, column in SENT.items():
+            numbers = columns[name].numpy()
+            numbers[:] = 0 if name == "temperature" else column.off  # rows that no request has are greedy
+            if name in DISTRIBUTION or not is_edited:
+                numbers[:count] = getattr(host, name)
         is_drawn = host.temperature != 0
         has_top_k = is_limited(host.top_k, batch.vocab_size)
         is_by_rank = (self.only_top_k or not self._is_sorted) and bool((has_top_k | ~is_drawn).all())
@@ -241,71 +235,54 @@ class StaticStep:
         """Draws a token for each row from `logits`, writes what the attributes say, and waits for nothing."""
         self.draw()
 
-    def draw(self) -> tuple[Tensor, RowParameters]:
-        """Does what `run` does; returns the logits after the edits, and the parameters of all rows, on the device."""
-        parameters, noise = self._parts(self._sent)
-        temperature, top_p, min_p = parameters[:3]
-        nothing = self.token_ids  # neither seeds nor positions are read
-        given = RowParameters(temperature, parameters[3].view(torch.int32), top_p, min_p, nothing, nothing)
-        own = given.for_operators(self.logits.shape[1])
-        logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
-        if self._is_sorted:
-            vocab_size = logits.shape[1]
-            if self.only_top_k:
-                route: Route = TopK(own, vocab_size, self.largest_k, chunk_lanes=self._chunk_lanes)
-            else:
-                route = AnyRows(own, vocab_size, self.keep_ties)
-            token_ids = route(logits, noise, is_own=False)
-        else:
-            token_ids = self._by_operator(logits, own, noise)
-        self.token_ids.copy_(token_ids)
+    def draw(self, drafts: Tensor | None = None) -> Tensor:
+        """Does what `run` does, for rows that may have drafts before them; returns the logits after the edits."""
+        logits = self.edits.applied_to(self.logits, drafts) if self.edits.are_on else self.logits
+        self.token_ids.copy_(self._drawn(logits))
         self.status.copy_(status_of(largest_of(logits), self._constants))
         if self.logprobs is not None:
-            found = self._logprobs_of(logits, given)
-            for told, new in zip(self.logprobs[1:], found[1:], strict=True):
-                told.copy_(new)
+            copy_each(self._logprobs_of(logits)[1:], self.logprobs[1:])
         if self.kept is not None:
-            for kept, new in zip(self.kept, self._kept_sets(logits, given), strict=True):
-                kept.copy_(new)
-        return logits, given
+            values = self.distributions().kept_values(logits)
+            most = len(self.kept.ids) // len(logits)
+            copy_each(listed(values, self.status, self._asking.rows, len(logits), most), self.kept)
+        return logits
 
-    def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
+    def distributions(self) -> Distributions:
+        """Returns those of all rows, whatever they ask for."""
+        return Distributions.of_any(self.parameters, self.logits.shape[1], self.largest_k, self.keep_ties)
+
+    def _logprobs_of(self, edited: Tensor) -> Logprobs:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.token_ids)
-        asking = self._asking._replace(distributions=self._distributions(given))
-        return processed_logprobs(asking, edited, self.token_ids)
+        return processed_logprobs(self._asking._replace(distributions=self.distributions()), edited, self.token_ids)
 
-    def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
-        """Returns what the filters keep of all rows."""
-        assert self.kept is not None, "it is wanted"
-        rows = len(edited)
-        values = self._distributions(given).kept_values(edited)
-        return listed(values, self.status, self._asking.rows, rows, len(self.kept.ids) // rows)
-
-    def _distributions(self, given: RowParameters) -> Distributions:
-        """Returns those of all rows, whatever they ask for."""
-        return Distributions.of_any(given, self.logits.shape[1], self.largest_k, self.keep_ties)
-
-    def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns parameters [7, rows] and noise [rows, lanes], as they lie in what is sent."""
+    def _parts(self, sent: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Returns the parameters by name, [rows] each, and noise [rows, lanes], as they lie in what is sent."""
         rows = len(self.logits)
-        return sent[: len(SENT) * rows].view(len(SENT), rows), sent[self._start :].view(rows, self._lanes)
+        table = sent[: len(SENT) * rows].view(len(SENT), rows)
+        columns = {
+            name: of_all.view(getattr(torch, SENT[name].dtype)) for name, of_all in zip(SENT, table, strict=True)
+        }
+        return columns, sent[self._start :].view(rows, self._lanes)
 
-    def _by_operator(self, logits: Tensor, own: RowParameters, noise: Tensor) -> Tensor:
-        """Draws every row by rank and by segment, and takes what its parameters ask for."""
-        vocab_size = logits.shape[1]
-        is_ranked = is_limited(own.top_k, vocab_size)
-        values = cleaned_in_float32(logits)
-        base = base_of(largest_of(values))
-        # A row of temperature 1, and one that keeps its best logit alone, is taken as it is, without a shift.
-        is_plain = (own.temperature == 1) | (own.top_k == 1)
-        shift = base.masked_fill(is_plain.unsqueeze(1), 0)
-        divisor = own.temperature.masked_fill(is_plain, 1).unsqueeze(1)
+    def _drawn(self, logits: Tensor) -> Tensor:
+        """Draws every row by the one route of the step."""
+        vocab_size, noise = logits.shape[1], self._noise
+        own = self.parameters.for_operators(vocab_size)
+        if self._is_sorted:
+            route: Route
+            if self.only_top_k:
+                route = TopK(own, vocab_size, self.largest_k, chunk_lanes=self._asking.lanes)
+            else:
+                route = AnyRows(own, vocab_size, self.keep_ties)
+            return route(logits, noise, is_own=False)
+        # A row that keeps its best logit alone is taken as it is, and so is one without a top_k, which is not asked.
+        is_ranked = own.top_k != SKIP_TOP_K
         top_k = own.top_k.masked_fill(~is_ranked, 1)
-        values = scaled(values, shift, divisor, out=values)
-        ranks = noise[:, : self.largest_k]
-        by_rank, _ = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
+        ranked = replace(own, top_k=top_k, temperature=own.temperature.masked_fill(top_k == 1, 1))
+        by_rank = FusedV2(ranked, self.largest_k)(logits, noise[:, : self.largest_k], is_own=False)
         if self.only_top_k:
             return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
@@ -348,7 +325,7 @@ class StaticStep:
             row, remedy = int(batch.host.logprob_token_ids.argmax()), "Take its steps by Sampler."
             refuse(name, "logprob_token_ids", "be empty", f"{batch.params[row].logprob_token_ids} in row {row}", remedy)
         most = int(batch.host.logprobs.max(initial=-1))
-        if most > (-1 if self.logprobs is None else self._most):
+        if most > self._most:
             room = None if self.logprobs is None else self._most
             refuse(name, "logprobs", f"be at least {most}", room, "Make the step with it.")
         if self.kept is None and batch.host.return_sampling_mask.any():
@@ -356,3 +333,9 @@ class StaticStep:
         refuse_states(name, batch.host, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:
             self.edits.check(name, batch, instead)
+
+
+def copy_each(new: Iterable[Tensor], buffers: Iterable[Tensor]) -> None:
+    """Copies tensors to where they are told."""
+    for one, buffer in zip(new, buffers, strict=True):
+        buffer.copy_(one)

@@ -16,9 +16,8 @@ from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_uncaptured
-from ascend_sample.sampling.rows.table import NO_SLOT
-from ascend_sample.sampling.static.step import StaticStep
-from ascend_sample.sampling.step.distribution import Distributions
+from ascend_sample.sampling.rows.table import NO_SLOT, to_device
+from ascend_sample.sampling.static.step import StaticStep, copy_each
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.verify import VerifiedDrafts, cut, places_of
 
@@ -142,7 +141,7 @@ class StaticVerification:
         if rule != "match":
             ones = torch.ones(self.requests, vocab_size, device=device, dtype=torch.float32)
             self._noise = JudgingNoise(torch.ones(many, device=device, dtype=torch.float32), ones)
-        self._step.edits.count_drafts(self.draft_ids, self._layout)
+        self._before = to_device(self._layout.before, self.logits.device)
 
     @in_normal_mode
     def prepare(
@@ -178,21 +177,20 @@ class StaticVerification:
     @in_normal_mode
     def run(self) -> None:
         """Judges `draft_ids` by `logits`, writes what the attributes say, and waits for nothing."""
-        edited, parameters = self._step.draw()
-        layout, drawn_ids = self._layout, self._step.token_ids
+        step, layout, drafts = self._step, self._layout, None
+        if step.edits.history:
+            drafts = layout.padded(self.draft_ids).index_select(0, self._before.view(-1)).view_as(self._before)
+        edited = step.draw(drafts)
         if self._noise is None:
-            tokens = layout.table(drawn_ids)
+            tokens = layout.table(step.token_ids)
             accepted = layout.accepted(tokens, layout.padded(self.draft_ids))
         else:
-            options = (edited.shape[1], self._step.largest_k, self._step.keep_ties)
-            probabilities = never_empty(Distributions.of_any(parameters, *options).probabilities(edited))
+            probabilities = never_empty(step.distributions().probabilities(edited))
             proposals = Proposals(self.draft_probabilities, self.draft_candidates)
-            tokens, accepted = judge_with(
-                self.rule, probabilities, drawn_ids, self.draft_ids, layout, proposals, self._noise
-            )
-        found = cut(layout, tokens, accepted, self._step.status, None)
-        for told, new in zip((self.token_ids, self.accepted, self.status), found[:3], strict=True):
-            told.copy_(new)
+            given = (self.rule, probabilities, step.token_ids, self.draft_ids, layout, proposals, self._noise)
+            tokens, accepted = judge_with(*given)
+        found = cut(layout, tokens, accepted, step.status, None)
+        copy_each(found[:3], (self.token_ids, self.accepted, self.status))
 
     def verified(self, batch: SamplingBatch) -> VerifiedDrafts:
         """Returns what the last pass has told of a batch's requests: `VerifiedDrafts.append_to` advances them.
@@ -205,26 +203,19 @@ class StaticVerification:
     def _check(self, batch: SamplingBatch) -> None:
         check_uncaptured(NAME, self.logits)  # first: places that are made while one is captured are not there
         check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
-        host, edits = batch.host, batch.row_edits
+        host = batch.host
+        is_ruled = numpy.isin(host.addend_slot, list(batch.row_edits.rules))
+        other = "Sample the places as rows of a batch of their own, or leave return_sampling_mask out."
         for asked, what, remedy in (
-            (host.logprobs >= 0, "asks for logprobs", WITHOUT),
-            (
-                host.return_sampling_mask,
-                "has return_sampling_mask=True",
-                "Sample the places as rows of a batch of their own, or leave return_sampling_mask out.",
-            ),
+            (host.logprobs >= 0, "that asks for logprobs", WITHOUT),
+            (host.return_sampling_mask, "that has return_sampling_mask=True", other),
+            (is_ruled, "with rules that look at its text, for which drafts have to be read", WITHOUT),
         ):
             if asked.any():
-                refuse(NAME, "batch", f"hold no request that {what}", f"row {int(asked.argmax())}", remedy)
-        if edits.rules:
-            row = int(numpy.isin(host.addend_slot, list(edits.rules)).argmax())
-            rule = "hold no request with rules that look at its text, for which drafts have to be read"
-            refuse(NAME, "batch", rule, f"row {row}", WITHOUT)
+                refuse(NAME, "batch", f"hold no request {what}", f"row {int(asked.argmax())}", remedy)
         is_penalized = host.penalty_slot != NO_SLOT
-        if is_penalized.any() and not self._step.edits.history:
-            row = int(is_penalized.argmax())
-            refuse(
-                NAME, "history", f"be 1 at least, for row {row} of the batch", 0, f"Make the step with it. {WITHOUT}"
-            )
+        if is_penalized.any() and not self._step.edits.history:  # for its drafts, if for nothing else
+            rule = f"be 1 at least, for row {int(is_penalized.argmax())} of the batch"
+            refuse(NAME, "history", rule, 0, f"Make the step with it. {WITHOUT}")
         instead = f"{WITHOUT[0].lower()}{WITHOUT[1:]}"
         self._step.check(NAME, batch, self.requests, instead=instead)
