@@ -259,14 +259,13 @@ class PlaceEdits(RowEdits):
         The lists have the ids that the request has seen and the drafts before the place.
         """
         arguments = self.native()
-        penalized = None if self.plan is None else self.plan.penalties
-        if penalized is None:
+        if self.penalized is None:
             return arguments
-        ids, occurrences = penalized.seen(self._drafts)
+        ids, occurrences = self.penalized.seen(self._drafts)
         # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
         order = (occurrences == 0).to(torch.int8).sort(dim=1, stable=True).indices
         slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
-        slots[torch.from_numpy(penalized.rows.host)] = torch.arange(len(ids), device="cpu")
+        slots[torch.from_numpy(self.penalized.rows.host)] = torch.arange(len(ids), device="cpu")
         return arguments | {
             "penalty_slot": slots,
             "penalty_ids": ids.gather(1, order),

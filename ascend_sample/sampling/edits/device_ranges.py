@@ -179,7 +179,8 @@ class DeviceRanges:
         self._minus_sigmas: Tensor | float | None = on.get("top_n_sigma")
         if sigmas[0] > 0 and (sigmas == sigmas[0]).all():
             self._minus_sigmas = -float(sigmas[0])
-        self._bounds = [functools.partial(least, on[name]) for name, least in BOUNDS.items() if name in on]
+        self._bounds: list[Callable[[Weighed], Tensor]] = []
+        self._bounds += [functools.partial(least, on[name]) for name, least in BOUNDS.items() if name in on]
         self._sums = None
         if "eta_cutoff" in on:
             quotients = on["eta_cutoff"].clone()  # the first stays, and each step writes its sums over the others
@@ -199,7 +200,7 @@ class DeviceRanges:
 
         Args:
             values: float32 [rows, vocab_size]; they stay as they are.
-            numbers: from `value_ranges.RangeNumbers`, of these rows.
+            numbers: from `value_ranges.range_numbers`, of these rows.
         """
         dropped = None
         if self._minus_sigmas is not None:

@@ -23,6 +23,8 @@ from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 
 Ids = NDArray[numpy.int64]
 Floats = NDArray[numpy.float32]
+Seen = tuple[Ids, Ids]
+"""What a row has seen before the batch counts for it: ids of its prompt, each once, and its output, as it came."""
 LEAST_HISTORY: Final = 16
 """How many tokens a list of penalties has room for at first."""
 STATE_WIDTH: Final = 2
@@ -233,18 +235,6 @@ class MaskSlots(Slots):
         return numpy.packbits(is_allowed, bitorder="little").view(numpy.int32)
 
 
-class Seen(NamedTuple):
-    """The tokens that a row has seen before the batch counts for it.
-
-    Attributes:
-        prompt_ids: int64, each once; none of a row without a repetition penalty, for which the prompt does not matter.
-        output_ids: int64, as they came.
-    """
-
-    prompt_ids: Ids
-    output_ids: Ids
-
-
 class PenaltySlots(Slots):
     """Which ids occur in a row's prompt and output, and how often.
 
@@ -263,7 +253,7 @@ class PenaltySlots(Slots):
     def write(self, slot: int, entry: Seen) -> None:
         """Notes what the slot is to hold from the next flush on."""
         super().write(slot, entry)
-        self.lengths[slot] = len(entry.prompt_ids) + len(entry.output_ids)
+        self.lengths[slot] = sum(map(len, entry))
 
     def flush(self, more: int = 0) -> bool:
         """Writes the slots that were noted: two copies and three launches, whatever their number.

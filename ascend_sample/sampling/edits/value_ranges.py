@@ -65,44 +65,30 @@ def excludes_top(host: HostMirrors, rows: NDArray[numpy.int64]) -> NDArray[numpy
     return excludes
 
 
-class RangeNumbers:
-    """The numbers of the filters of a batch's rows, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
+def range_numbers(host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> Floats:
+    """Returns the numbers of the filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
 
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
 
     Args:
-        host: of the batch; positions are read in each step.
-        states: what its rows remember; read in each step too.
-        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
-
-    Attributes:
-        change: whether some differ from step to step.
+        host: of the batch.
+        states: what its rows remember.
+        rows: int64, which of its rows; None: all.
     """
+    rows = numpy.arange(host.length) if rows is None else rows
+    numbers: Floats = host.stacked(NUMBERS)[:, rows]
+    numbers[-2:] *= excludes_top(host, rows) if host.xtc_probability[rows].any() else 0
+    if states.device.type == "cpu" and len(bounded := numpy.flatnonzero(host.mirostat_tau[rows])):
+        assert states.values is not None, "rows hold slots"
+        bounds = states.values.numpy()[host.state_slot[rows[bounded]], 0]
+        least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
+        numbers[EPSILON, bounded] = numpy.maximum(numbers[EPSILON, bounded], least)
+    return numbers
 
-    def __init__(self, host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> None:
-        self._host, self._states = host, states
-        self._rows = rows = numpy.arange(host.length) if rows is None else rows
-        self._numbers: Floats = host.stacked(NUMBERS)[:, rows]
-        probability = host.xtc_probability[rows]
-        self._numbers[-2:] *= probability > 0
-        self._has_xtc = bool(probability.any())
-        self._bounded = numpy.flatnonzero(host.mirostat_tau[rows] if states.device.type == "cpu" else ())
-        self._slots = host.state_slot[rows][self._bounded]
-        self.change = self._has_xtc or len(self._bounded) > 0
 
-    def of_step(self) -> Floats:
-        """Returns those of this step, which nobody may write to."""
-        if not self.change:
-            return self._numbers
-        numbers = self._numbers.copy()
-        if self._has_xtc:
-            numbers[-2:] *= excludes_top(self._host, self._rows)
-        if len(self._bounded):
-            assert self._states.values is not None, "rows hold slots"
-            bounds = self._states.values.numpy()[self._slots, 0]
-            least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
-            numbers[EPSILON, self._bounded] = numpy.maximum(numbers[EPSILON, self._bounded], least)
-        return numbers
+def do_ranges_change(host: HostMirrors) -> bool:
+    """Tells whether `range_numbers` of all rows on a CPU may be others in the next step, as long as the rows stay."""
+    return bool(host.xtc_probability.any() or host.mirostat_tau.any())
 
 
 class RangedRows:
@@ -114,9 +100,9 @@ class RangedRows:
     """
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
+        self._host, self._states = host, states
         rows, device = numpy.flatnonzero(host.is_ranged), states.device
         self._rows = RowSet(rows, to_device(rows, device))  # others may come, and are not ranged
-        self._numbers = RangeNumbers(host, states, rows)
         self._temperature = torch.from_numpy(host.temperature[rows])  # for the CPU's operator
         self._on_device = None if device.type == "cpu" else DeviceRanges(host, rows, states)
 
@@ -128,7 +114,7 @@ class RangedRows:
         """
         has_all = len(self._rows) == len(logits)
         values = logits if has_all else self._rows.take(logits)
-        numbers = self._numbers.of_step()
+        numbers = range_numbers(self._host, self._states, self._rows.host)
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
             least, most = (bound.unsqueeze(1) for bound in found)
