@@ -154,12 +154,12 @@ class DraftPlaces(SamplingBatch):
         self.requests: SamplingBatch = weakref.proxy(batch)  # which keeps these places as a plan, and goes with them
         self._taken: list[int] = []
         self._table = RowTable(batch.device, max(1, len(layout.request)))
+        self.row_edits = PlaceEdits(self._table, batch.row_edits, layout)
         columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
         columns["position"] = columns["position"] + layout.column
-        columns["addend_slot"] = self._addend_slots(columns)
+        columns["addend_slot"] = self._addend_slots(columns)  # behind all that may fail
         self._table.extend(columns)
         self._params = [batch.params[request] for request in layout.request.tolist()]
-        self.row_edits = PlaceEdits(self._table, batch.row_edits, layout)
 
     @in_normal_mode
     def prepare(self, draft_ids: Tensor) -> None:

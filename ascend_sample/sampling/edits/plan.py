@@ -54,7 +54,6 @@ class PenalizedRows:
         Args:
             drafts: int64 [drafts + 1], those of the step, and what stands where there is none.
         """
-        assert self._slots.ids is not None, "slots are written before they are read"
         ids = self._slots.ids.index_select(0, self._held_there)
         if drafts is not None and self._before is not None:
             drafts = drafts.index_select(0, self._before.view(-1)).view_as(self._before)
@@ -98,22 +97,17 @@ class PenalizedRows:
 
     def _occurrences_of(self, ids: Tensor) -> Tensor:
         places = (ids + self._counted_from.unsqueeze(1)).view(-1)
-        return self._table().index_select(0, places).view_as(ids)
-
-    def _table(self) -> Tensor:
-        assert self._slots.occurrences is not None, "slots are written before they are read"
-        return self._slots.occurrences.view(-1)
+        return self._slots.occurrences.view(-1).index_select(0, places).view_as(ids)
 
     def _write(
         self, token_ids: Tensor, counted_from: Tensor, twos: Tensor, ends: Tensor, behind: int, are_ids: bool
     ) -> None:
         """Counts tokens, and writes them at the ends of the lists; what is no id counts for none."""
-        assert self._slots.ids is not None, "slots are written before they grow"
         ids = token_ids
         if not are_ids:
             ids = token_ids.clamp(0, self._slots.vocab_size - 1)
             twos = twos.masked_fill(ids != token_ids, 0)
-        self._table().index_add_(0, ids + counted_from, twos)
+        self._slots.occurrences.view(-1).index_add_(0, ids + counted_from, twos)
         # The host knows how far all lists have grown: nothing has to be added on the device.
         self._slots.ids.view(-1)[behind:].index_copy_(0, ends, ids)
 
@@ -123,8 +117,6 @@ def biases_of(host: HostMirrors, slots: AddendSlots, columns: int) -> Biases | N
     rows = numpy.flatnonzero(host.addend_slot != NO_SLOT)
     if not len(rows):
         return None
-    assert slots.ids is not None, "slots are written before they are read"
-    assert slots.addends is not None, "slots are written before they are read"
     held, bases = to_device(numpy.stack((host.addend_slot[rows], FRONT + rows * columns)), slots.device)
     places = (slots.ids.index_select(0, held) + bases.unsqueeze(1)).view(-1)
     return Biases(places, slots.addends.index_select(0, held).view(-1))
@@ -135,7 +127,6 @@ def masks_of(host: HostMirrors, slots: MaskSlots) -> Tensor | None:
     rows = numpy.flatnonzero(host.mask_slot != NO_SLOT)
     if not len(rows):
         return None
-    assert slots.masks is not None, "slots are written before they are read"
     held, rows_there = to_device(numpy.stack((host.mask_slot[rows], rows)), slots.device)
     words = slots.masks.new_full((host.capacity, slots.width), -1)
     return words.index_copy_(0, rows_there, slots.masks.index_select(0, held))

@@ -279,11 +279,11 @@ class RowEdits:
         """Returns the arguments but for `_lists_of_addends`: most stay the same objects until rows change."""
         seen, masks, host = self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
-        if seen.ids is not None and seen.occurrences is not None:
+        if len(seen.occurrences):
             arguments |= {"penalty_ids": seen.ids, "occurrences": seen.occurrences}
             arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)
             arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
-        if masks.masks is not None:
+        if len(masks.masks):
             arguments["masks"] = masks.masks
         if host.is_ranged.any():
             arguments["ranges"] = torch.from_numpy(range_numbers(host, self.states))
@@ -294,7 +294,7 @@ class RowEdits:
     def _lists_of_addends(self) -> dict[str, Tensor]:
         """Returns the arguments that rules of texts change from step to step."""
         ids, addends = self.addends.ids, self.addends.addends
-        if ids is None or addends is None:
+        if not len(addends):
             return {}
         # A slot beyond those that were written was given back before it was.
         lengths = torch.from_numpy(self.addends.lengths[: len(ids)])

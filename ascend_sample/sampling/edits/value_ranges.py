@@ -79,7 +79,6 @@ def range_numbers(host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int
     numbers: Floats = host.stacked(NUMBERS)[:, rows]
     numbers[-2:] *= excludes_top(host, rows) if host.xtc_probability[rows].any() else 0
     if states.device.type == "cpu" and len(bounded := numpy.flatnonzero(host.mirostat_tau[rows])):
-        assert states.values is not None, "rows hold slots"
         bounds = states.values.numpy()[host.state_slot[rows[bounded]], 0]
         least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
         numbers[EPSILON, bounded] = numpy.maximum(numbers[EPSILON, bounded], least)
