@@ -216,7 +216,7 @@ class DeviceRanges:
     ) -> Tensor | None:
         """Adds to what is dropped already what the filters drop that look at weights, which are overwritten."""
         weights, far, best = weighed.weights, None, None
-        min_p, threshold = self._of_coins(numbers)
+        min_p, threshold = self._of_xtc(numbers)
         if self._typical_p is not None:
             far = are_far(weighed, self._typical_p, self._infinity)
             if self._has_bounds or dropped is not None:
@@ -240,8 +240,8 @@ class DeviceRanges:
             bounds.append(min_p if best is None else min_p * best)
         return functools.reduce(torch.maximum, bounds)
 
-    def _of_coins(self, numbers: NDArray[numpy.float32]) -> tuple[Tensor | None, Tensor | None]:
-        """Returns min_p and the threshold of rows whose coin has fallen, float32 [rows, 1]; None where nothing asks."""
+    def _of_xtc(self, numbers: NDArray[numpy.float32]) -> tuple[Tensor | None, Tensor | None]:
+        """Returns min_p and the threshold of rows that trigger xtc, float32 [rows, 1]; None where nothing asks."""
         if not self._is_xtc_on:
             return None, None
         min_p, threshold = numbers[-2:]

@@ -28,7 +28,7 @@ from ascend_sample.sampling.edits.slots import (
     holders,
 )
 from ascend_sample.sampling.edits.state_slots import initial_state
-from ascend_sample.sampling.edits.stops import Ended, StopWatch
+from ascend_sample.sampling.edits.stops import Ended, StopMatcher
 from ascend_sample.sampling.edits.text_rules import TextRules, has_rules
 from ascend_sample.sampling.edits.value_ranges import RangedRows, do_ranges_change, range_numbers
 from ascend_sample.sampling.requests.params import SamplingParams
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
     seen: Seen | None
     rules: TextRules | None
-    stops: StopWatch | None
+    stops: StopMatcher | None
 
     @classmethod
     def of(cls, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds, vocab_size: int) -> Known:
@@ -58,7 +58,7 @@ class Known(NamedTuple):
         repeats = params.repetition_penalty != 1.0
         is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         is_ruled = has_rules(params)
-        stops = StopWatch(params, output_ids, vocab_size) if params.stop_token_ids or params.stop_sequences else None
+        stops = StopMatcher(params, output_ids, vocab_size) if params.stop_token_ids or params.stop_sequences else None
         if not (is_penalized or is_ruled):
             return cls(None, None, stops)
         prompt = to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)
@@ -77,8 +77,10 @@ def edits_of_rows(edits: Mapping[str, Tensor], rows: slice | Tensor) -> dict[str
     return {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}
 
 
-Takers = list[tuple[int, TextRules | StopWatch]]
+Takers = list[tuple[int, TextRules | StopMatcher]]
 """Who takes in which of some tokens."""
+Pending = tuple[HostTokens, Takers, bool]
+"""Tokens on their way to the host, who takes them in there, and whether rules do, for which a flush waits."""
 MADE_OF_ROWS: Final = ("_biases", "_masks", "_ranged")
 """What `RowEdits` makes of its rows when a step reads it, for as long as they stay."""
 
@@ -96,7 +98,7 @@ class RowEdits:
         plan_is_stale: what is made of the rows is made again at the next flush.
         columns: how far the rows of edited copies are apart.
         rules: those that look at a row's text, by its slot of addends.
-        watches: what looks for the end of a row's text, by its slot of stops.
+        stop_matchers: what looks for the end of a row's text, by its slot of stops.
         ruled_lists: how many lists of addends these have changed, while the batch stayed as it was.
     """
 
@@ -111,9 +113,9 @@ class RowEdits:
         self.penalized: PenalizedRows | None = None
         self.columns = vocab_size
         self.rules: dict[int, TextRules] = {}
-        self.watches: dict[int, StopWatch] = {}
+        self.stop_matchers: dict[int, StopMatcher] = {}
         self.ruled_lists = 0
-        self._coming: list[tuple[HostTokens, Takers, bool]] = []  # whether rules are among the takers
+        self._pending: list[Pending] = []
         self._are_lists_stale = False  # rules have seen tokens since they listed addends
         self._native: dict[str, Tensor] | None = None  # what `native` has returned
         self._do_ranges_change = False  # from step to step
@@ -174,7 +176,7 @@ class RowEdits:
                 if name == "addend_slot":
                     self.rules.pop(slot, None)
                 if name == "stop_slot":
-                    del self.watches[slot]
+                    del self.stop_matchers[slot]
 
     def allow_stop_token_ids(self, row: int, params: SamplingParams) -> None:
         """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
@@ -191,10 +193,10 @@ class RowEdits:
         """Writes what was noted, and makes room for so many more tokens in the lists of rows with penalties."""
         if not (self.is_on or self.plan_is_stale or self.states.capacity):  # nothing could be written
             return
-        while any(has_rules for *_, has_rules in self._coming):
-            self._take_in()
+        while any(has_rules for *_, has_rules in self._pending):
+            self._apply_pending()
         if self._are_lists_stale:
-            self._list_again()
+            self._renew_lists()
         self.addends.flush()
         self.masks.flush()
         self.states.flush()
@@ -231,17 +233,17 @@ class RowEdits:
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
-        sent = self._sent(token_ids, slice(None))
+        pending = self._copy_to_host(token_ids, slice(None))
         if self.penalized is not None:
             self.penalized.append(token_ids, are_ids)
-        self._note(sent)
+        self._add_pending(pending)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
-        sent = self._sent(token_ids, rows)
+        pending = self._copy_to_host(token_ids, rows)
         if self.penalized is not None:
             self.penalized.append_to(rows, token_ids)
-        self._note(sent)
+        self._add_pending(pending)
 
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `SamplingBatch.edited` does, after a flush."""
@@ -302,45 +304,46 @@ class RowEdits:
 
     def ended(self) -> list[Ended]:
         """Does what `SamplingBatch.ended` does."""
-        while self._coming:
-            self._take_in()
-        new = {slot: watch.end for slot, watch in self.watches.items() if watch.end is not None and not watch.is_told}
+        matchers = self.stop_matchers
+        while matchers and self._pending:
+            self._apply_pending()
+        new = {slot: each.end for slot, each in matchers.items() if each.end is not None and not each.is_reported}
         for slot in new:
-            self.watches[slot].is_told = True
+            matchers[slot].is_reported = True
         slots = self._table.host.stop_slot
         return [Ended(row, *new[slot]) for row, slot in holders(slots) if slot in new] if new else []
 
-    def _sent(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> tuple[HostTokens, Takers, bool] | None:
-        """Sends tokens of rows to the host, if any of these has rules or waits for stops."""
+    def _copy_to_host(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> Pending | None:
+        """Sends tokens of rows to the host, if any of these has rules or may stop."""
         host = self._table.host
         takers: Takers = []
         if self.rules:
             slots = holders(host.addend_slot[rows])
             takers += [(place, self.rules[slot]) for place, slot in slots if slot in self.rules]
         has_rules = bool(takers)
-        if self.watches:
-            watches = ((place, self.watches[slot]) for place, slot in holders(host.stop_slot[rows]))
-            takers += [(place, watch) for place, watch in watches if watch.end is None]
+        if self.stop_matchers:
+            matchers = ((place, self.stop_matchers[slot]) for place, slot in holders(host.stop_slot[rows]))
+            takers += [(place, matcher) for place, matcher in matchers if matcher.end is None]
         return (HostTokens(token_ids), takers, has_rules) if takers else None
 
-    def _note(self, sent: tuple[HostTokens, Takers, bool] | None) -> None:
-        """Notes tokens that come, once nothing can fail that counts them elsewhere: for rules the next flush waits."""
-        if sent is None:
+    def _add_pending(self, pending: Pending | None) -> None:
+        """Notes tokens that come, once nothing can fail that counts them elsewhere."""
+        if pending is None:
             return
-        self._coming.append(sent)
-        while self._coming and not self._coming[0][2] and self._coming[0][0].has_arrived:
-            self._take_in()
+        self._pending.append(pending)
+        while self._pending and not self._pending[0][2] and self._pending[0][0].has_arrived:
+            self._apply_pending()
 
-    def _take_in(self) -> None:
-        """Lets rules and watches see the first ones of the tokens that come."""
-        coming, takers, has_rules = self._coming[0]
-        tokens = coming.read()
-        del self._coming[0]
+    def _apply_pending(self) -> None:
+        """Lets rules and matchers see the first ones of the tokens that come."""
+        pending, takers, has_rules = self._pending[0]
+        tokens = pending.read()
+        del self._pending[0]
         for place, taker in takers:
             taker.extend((tokens[place],))
         self._are_lists_stale |= has_rules
 
-    def _list_again(self) -> None:
+    def _renew_lists(self) -> None:
         """Writes the lists of addends that follow from what rules have seen."""
         for slot, rules in self.rules.items():
             before = rules.listed
@@ -351,9 +354,9 @@ class RowEdits:
                 vars(self).pop("_biases", None)
         self._are_lists_stale = False
 
-    def _stop_slot(self, watch: StopWatch) -> int:
+    def _stop_slot(self, matcher: StopMatcher) -> int:
         slot = self.stops.allocate()
-        self.watches[slot] = watch
+        self.stop_matchers[slot] = matcher
         return slot
 
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool, rules: TextRules | None) -> int:

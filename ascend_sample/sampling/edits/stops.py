@@ -1,6 +1,6 @@
 """Which requests have ended, and by which of their stop ids or sequences: looked for in the tokens that rows take in.
 
-A row with any has a watch on the host, which looks at each token once, in a time that does not depend on the text.
+A row with any has a matcher on the host, which looks at each token once, in a time that does not depend on the text.
 docs/sampling.md has the meaning, section "What ends a text".
 """
 
@@ -29,7 +29,7 @@ class Ended(NamedTuple):
     length: int
 
 
-class StopWatch:
+class StopMatcher:
     """Looks for the first place where the output of a request has one of its stop ids or sequences.
 
     One that ends before `min_tokens` is none, as in vLLM: a single id counts from token `min_tokens` on, the end of a
@@ -43,12 +43,12 @@ class StopWatch:
 
     Attributes:
         end: the stop that has come, and how long the output was then; None: it goes on.
-        is_told: somebody has been told of it.
+        is_reported: `SamplingBatch.ended` has returned it.
 
     Example:
-        >>> watch = StopWatch(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
-        >>> watch.extend([6, 5, 6])
-        >>> watch.end
+        >>> matcher = StopMatcher(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
+        >>> matcher.extend([6, 5, 6])
+        >>> matcher.end
         ((5, 6), 2)
     """
 
@@ -60,7 +60,7 @@ class StopWatch:
         self._length, self._min_tokens = len(output_ids), params.min_tokens
         self._stops = by_last((stop, None) for stop in stops)
         self.end: tuple[Tokens, int] | None = None
-        self.is_told = False
+        self.is_reported = False
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Takes in tokens of the output; those behind its end change nothing."""

@@ -30,7 +30,7 @@ from ascend_sample.sampling.rows.table import HostMirrors, to_device
 
 RANGE: Final = fields_of(Stage.RANGE)
 NUMBERS: Final = (*(name for name in RANGE if not name.startswith("xtc_")), "min_p", "xtc_threshold")
-"""The filters as the kernel numbers them: as fields are ordered. Of xtc, what it needs where its coin has fallen."""
+"""The filters as the kernel numbers them: as fields are ordered. Of xtc, what it needs where it is triggered."""
 Floats = NDArray[numpy.float32]
 MOST_BITS: Final = 126.0
 """Of surprise: what is less probable than that weighs nothing, and no draw reaches it."""
@@ -45,24 +45,23 @@ def keeps_range(params: SamplingParams) -> bool:
     )
 
 
-def excludes_top(host: HostMirrors, rows: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
+def xtc_triggered(host: HostMirrors, rows: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
     """Tells which rows of a batch exclude their top choices in this step: by their seeds and positions alone.
 
     Example:
         >>> from ascend_sample.sampling import SamplingBatch
         >>> batch = SamplingBatch(vocab_size=3)
         >>> rows = batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
-        >>> excludes_top(batch.host, numpy.array(rows))
+        >>> xtc_triggered(batch.host, numpy.array(rows))
         array([ True, False,  True,  True,  True,  True,  True,  True])
     """
     seed, position = torch.from_numpy(host.seed[rows]), torch.from_numpy(host.position[rows])
     noise = exponential_noise(seed, position, 1, purpose=Purpose.EXCLUSION)
     # An exponential number is above -log(p) with probability p.
     with numpy.errstate(divide="ignore"):
-        excludes: NDArray[numpy.bool_] = noise.numpy()[:, 0] > -numpy.log(
-            host.xtc_probability[rows].astype(numpy.float64)
-        )
-    return excludes
+        bounds = -numpy.log(host.xtc_probability[rows].astype(numpy.float64))
+    triggered: NDArray[numpy.bool_] = noise.numpy()[:, 0] > bounds
+    return triggered
 
 
 def range_numbers(host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> Floats:
@@ -77,7 +76,7 @@ def range_numbers(host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int
     """
     rows = numpy.arange(host.length) if rows is None else rows
     numbers: Floats = host.stacked(NUMBERS)[:, rows]
-    numbers[-2:] *= excludes_top(host, rows) if host.xtc_probability[rows].any() else 0
+    numbers[-2:] *= xtc_triggered(host, rows) if host.xtc_probability[rows].any() else 0
     if states.device.type == "cpu" and len(bounded := numpy.flatnonzero(host.mirostat_tau[rows])):
         bounds = states.values.numpy()[host.state_slot[rows[bounded]], 0]
         least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
