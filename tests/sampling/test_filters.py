@@ -282,7 +282,7 @@ PROGRAM = """
 import hashlib, torch
 from test_filters import DTYPES, REQUESTS, columns, make_logits
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, exponential_noise
-from ascend_sample.sampling.edits.value_ranges import range_numbers
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 torch.set_num_threads(1)
 digest = hashlib.sha256()
@@ -303,7 +303,7 @@ for dtype in DTYPES:
         logits = torch.randn(10, vocab_size, generator=torch.Generator().manual_seed(1)).mul(4).to(dtype)
         batch = SamplingBatch(vocab_size)
         batch.extend([SamplingParams(seed=1, return_sampling_mask=True, **kind) for kind in (*kinds, *ranges)])
-        numbers = torch.from_numpy(range_numbers(batch.host, batch.row_edits.states))
+        numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
         note(operators.value_ranges(logits, batch.temperature, numbers))
         note(Sampler()(logits, batch).kept)
 print(digest.hexdigest())

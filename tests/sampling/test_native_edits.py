@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
-from ascend_sample.sampling.edits.value_ranges import do_ranges_change
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers
 
 EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
     lambda batch: batch.extend(
@@ -49,6 +49,6 @@ def test_arguments_are_made_once_for_as_long_as_they_stay() -> None:
             assert torch.equal(found[name], argument), (number, name)
         same = asked.native_edits()
         changing = {"addend_lengths"}  # a view, as cheap as the question whether it is another one
-        if do_ranges_change(asked.host):
+        if RangeNumbers(asked.host, asked.row_edits.states).change:
             changing.add("ranges")
         assert all(same[name] is argument for name, argument in found.items() if name not in changing), number

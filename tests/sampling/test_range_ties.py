@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingParams
 from ascend_sample.sampling.edits import value_ranges
-from ascend_sample.sampling.edits.value_ranges import NUMBERS, range_numbers
+from ascend_sample.sampling.edits.value_ranges import NUMBERS, RangeNumbers
 
 BEST = 5
 
@@ -25,7 +25,7 @@ def check_drawn_as_from_a_copy(logits: Tensor, params: list[SamplingParams]) -> 
     off = {name: SamplingParams().to_mapping()[name] for name in value_ranges.RANGE}
     batch = new_batch(params, vocab_size=logits.shape[1])
     alone = new_batch([replace(one, **off) for one in params], vocab_size=logits.shape[1])
-    numbers = torch.from_numpy(range_numbers(batch.host, batch.row_edits.states))
+    numbers = torch.from_numpy(RangeNumbers(batch.host, batch.row_edits.states).of_step())
     found = torch.ops.ascend_sample.value_ranges(logits, batch.temperature, numbers)
     least, most = (bound.unsqueeze(1) for bound in found)
     copy = logits.masked_fill((logits < least) | (logits > most), -INF)

@@ -39,14 +39,11 @@ class Bitmask(NamedTuple):
 
     def native_edits(self, count: int) -> dict[str, Tensor]:
         """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
-        places = numpy.full(count, -1)
-        places[self.rows.host] = numpy.arange(len(self.rows))
-        return {"bitmask_rows": torch.from_numpy(places), "bitmask": self.words}
+        return {"bitmask_rows": _places_of(self.rows.host.tobytes(), count), "bitmask": self.words}
 
     def is_for(self, count: int) -> NDArray[numpy.bool_]:
         """Tells of each of ``count`` rows whether it has a mask."""
-        has_mask = numpy.zeros(count, numpy.bool_)
-        has_mask[self.rows.host] = True
+        has_mask: NDArray[numpy.bool_] = _places_of(self.rows.host.tobytes(), count).numpy() >= 0
         return has_mask
 
 
@@ -115,3 +112,12 @@ def _checked_rows(owner: str, rows: bytes, count: int) -> NDArray[numpy.int64]:
     if len(numpy.unique(given)) < len(given):
         refuse(owner, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
     return given
+
+
+@functools.lru_cache(maxsize=64)
+def _places_of(rows: bytes, count: int) -> Tensor:
+    """Returns which of the rows, given as the bytes of int64, each of a batch is, int64 [count]; -1 for none."""
+    given = numpy.frombuffer(rows, numpy.int64)
+    places = numpy.full(count, -1)
+    places[given] = numpy.arange(len(given))
+    return torch.from_numpy(places)

@@ -200,7 +200,7 @@ class DeviceRanges:
 
         Args:
             values: float32 [rows, vocab_size]; they stay as they are.
-            numbers: from `value_ranges.range_numbers`, of these rows.
+            numbers: from `value_ranges.RangeNumbers`, of these rows.
         """
         dropped = None
         if self._minus_sigmas is not None:

@@ -30,7 +30,7 @@ from ascend_sample.sampling.edits.slots import (
 from ascend_sample.sampling.edits.state_slots import initial_state
 from ascend_sample.sampling.edits.stops import Ended, StopMatcher
 from ascend_sample.sampling.edits.text_rules import TextRules, has_rules
-from ascend_sample.sampling.edits.value_ranges import RangedRows, do_ranges_change, range_numbers
+from ascend_sample.sampling.edits.value_ranges import RangedRows, RangeNumbers
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.arguments import TokenIds, check_params, to_token_ids
 from ascend_sample.sampling.rows.host_copy import HostTokens
@@ -118,7 +118,7 @@ class RowEdits:
         self._pending: list[Pending] = []
         self._are_lists_stale = False  # rules have seen tokens since they listed addends
         self._native: dict[str, Tensor] | None = None  # what `native` has returned
-        self._do_ranges_change = False  # from step to step
+        self._ranges: RangeNumbers | None = None
         self._bits: Tensor | None = None
         self._drafts: Tensor | None = None  # of the step, as of `PenalizedRows.seen`
 
@@ -273,8 +273,8 @@ class RowEdits:
             return {}
         if self._native is None:
             self._native = self._native_arguments()
-        elif self._do_ranges_change:
-            self._native["ranges"] = torch.from_numpy(range_numbers(self._table.host, self.states))
+        elif self._ranges is not None and self._ranges.change:
+            self._native["ranges"] = torch.from_numpy(self._ranges.of_step())
         return self._native | self._lists_of_addends()
 
     def _native_arguments(self) -> dict[str, Tensor]:
@@ -287,9 +287,9 @@ class RowEdits:
             arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
         if len(masks.masks):
             arguments["masks"] = masks.masks
-        if host.is_ranged.any():
-            arguments["ranges"] = torch.from_numpy(range_numbers(host, self.states))
-        self._do_ranges_change = "ranges" in arguments and do_ranges_change(host)
+        self._ranges = RangeNumbers(host, self.states) if host.is_ranged.any() else None
+        if self._ranges is not None:
+            arguments["ranges"] = torch.from_numpy(self._ranges.of_step())
         held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 

@@ -45,48 +45,57 @@ def keeps_range(params: SamplingParams) -> bool:
     )
 
 
-def xtc_triggered(host: HostMirrors, rows: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
-    """Tells which rows of a batch exclude their top choices in this step: by their seeds and positions alone.
-
-    Example:
-        >>> from ascend_sample.sampling import SamplingBatch
-        >>> batch = SamplingBatch(vocab_size=3)
-        >>> rows = batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
-        >>> xtc_triggered(batch.host, numpy.array(rows))
-        array([ True, False,  True,  True,  True,  True,  True,  True])
-    """
-    seed, position = torch.from_numpy(host.seed[rows]), torch.from_numpy(host.position[rows])
-    noise = exponential_noise(seed, position, 1, purpose=Purpose.EXCLUSION)
-    # An exponential number is above -log(p) with probability p.
-    with numpy.errstate(divide="ignore"):
-        bounds = -numpy.log(host.xtc_probability[rows].astype(numpy.float64))
-    triggered: NDArray[numpy.bool_] = noise.numpy()[:, 0] > bounds
-    return triggered
-
-
-def range_numbers(host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> Floats:
-    """Returns the numbers of the filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
+class RangeNumbers:
+    """The numbers of the filters of a batch's rows, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
 
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
 
     Args:
-        host: of the batch.
-        states: what its rows remember.
-        rows: int64, which of its rows; None: all.
+        host: of the batch; positions are read in each step.
+        states: what its rows remember; read in each step too.
+        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
+
+    Attributes:
+        change: whether some differ from step to step.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingBatch
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 4, positions=range(4))
+        range(0, 4)
+        >>> RangeNumbers(batch.host, batch.row_edits.states).of_step()[-1]
+        array([0.1, 0. , 0.1, 0.1], dtype=float32)
     """
-    rows = numpy.arange(host.length) if rows is None else rows
-    numbers: Floats = host.stacked(NUMBERS)[:, rows]
-    numbers[-2:] *= xtc_triggered(host, rows) if host.xtc_probability[rows].any() else 0
-    if states.device.type == "cpu" and len(bounded := numpy.flatnonzero(host.mirostat_tau[rows])):
-        bounds = states.values.numpy()[host.state_slot[rows[bounded]], 0]
-        least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
-        numbers[EPSILON, bounded] = numpy.maximum(numbers[EPSILON, bounded], least)
-    return numbers
 
+    def __init__(self, host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> None:
+        self._host, self._states = host, states
+        self._rows = rows = numpy.arange(host.length) if rows is None else rows
+        self._numbers: Floats = host.stacked(NUMBERS)[:, rows]
+        probability = host.xtc_probability[rows].astype(numpy.float64)
+        self._numbers[-2:] *= probability > 0
+        self._has_xtc = bool(probability.any())
+        self._seed = torch.from_numpy(host.seed[rows])
+        # An exponential number is above -log(p) with probability p.
+        with numpy.errstate(divide="ignore"):
+            self._xtc_bounds = -numpy.log(probability)
+        self._bounded = numpy.flatnonzero(host.mirostat_tau[rows] if states.device.type == "cpu" else ())
+        self._slots = host.state_slot[rows][self._bounded]
+        self.change = self._has_xtc or len(self._bounded) > 0
 
-def do_ranges_change(host: HostMirrors) -> bool:
-    """Tells whether `range_numbers` of all rows on a CPU may be others in the next step, as long as the rows stay."""
-    return bool(host.xtc_probability.any() or host.mirostat_tau.any())
+    def of_step(self) -> Floats:
+        """Returns those of this step, which nobody may write to."""
+        if not self.change:
+            return self._numbers
+        numbers = self._numbers.copy()
+        if self._has_xtc:  # it is triggered by a row's seed and position alone
+            position = torch.from_numpy(self._host.position[self._rows])
+            noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
+            numbers[-2:] *= noise.numpy()[:, 0] > self._xtc_bounds
+        if len(self._bounded):
+            bounds = self._states.values.numpy()[self._slots, 0]
+            least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
+            numbers[EPSILON, self._bounded] = numpy.maximum(numbers[EPSILON, self._bounded], least)
+        return numbers
 
 
 class RangedRows:
@@ -98,9 +107,9 @@ class RangedRows:
     """
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
-        self._host, self._states = host, states
         rows, device = numpy.flatnonzero(host.is_ranged), states.device
         self._rows = RowSet(rows, to_device(rows, device))  # others may come, and are not ranged
+        self._numbers = RangeNumbers(host, states, rows)
         self._temperature = torch.from_numpy(host.temperature[rows])  # for the CPU's operator
         self._on_device = None if device.type == "cpu" else DeviceRanges(host, rows, states)
 
@@ -112,7 +121,7 @@ class RangedRows:
         """
         has_all = len(self._rows) == len(logits)
         values = logits if has_all else self._rows.take(logits)
-        numbers = range_numbers(self._host, self._states, self._rows.host)
+        numbers = self._numbers.of_step()
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
             least, most = (bound.unsqueeze(1) for bound in found)
