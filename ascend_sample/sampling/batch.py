@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import check_device
 from ascend_sample.sampling.edits.bitmask import Bitmask
-from ascend_sample.sampling.edits.plan import ProcessedRows
 from ascend_sample.sampling.edits.row_edits import Known, RowEdits
 from ascend_sample.sampling.edits.state_slots import DrawStates
 from ascend_sample.sampling.edits.stops import Ended
@@ -25,7 +24,7 @@ from ascend_sample.sampling.rows import arguments
 from ascend_sample.sampling.rows.arguments import TokenIds
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import TENSORS, RowParameters
-from ascend_sample.sampling.rows.table import NO_SLOT, DeviceColumn, HostMirrors, RowTable
+from ascend_sample.sampling.rows.table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 
 LARGEST_POSITION: Final = 2**62
 """Behind it there is room for as many tokens more."""
@@ -62,6 +61,20 @@ class Plans(dict[Hashable, Any]):
         if key not in self and len(self) == MOST_PLANS:
             del self[next(iter(self))]
         super().__setitem__(key, value)
+
+
+class ProcessedRows(NamedTuple):
+    """The rows whose logits masks, biases, penalties or ranges change.
+
+    Attributes:
+        logits: float32 [processed rows, vocab_size], what becomes of their logits.
+        rows: int64 [processed rows] on the device, which rows of the batch they are, ascending.
+        host_rows: the same on the host.
+    """
+
+    logits: Tensor
+    rows: Tensor
+    host_rows: list[int]
 
 
 class SamplingBatch:
@@ -340,7 +353,7 @@ class SamplingBatch:
 
         Tokens that a device has drawn are waited for.
         """
-        return self.row_edits.stops.ended(self.host.stop_slot)
+        return self.row_edits.ended()
 
     def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""
@@ -377,11 +390,13 @@ class SamplingBatch:
             ValueError: they have the wrong shape or device, or a graph is captured there.
         """
         arguments.check_batch_logits(logits, len(self), self.vocab_size, self.device)
-        whole, plan = self.edited(logits), self.row_edits.plan
-        if whole is None or plan is None:
+        whole = self.edited(logits)
+        if whole is None:
             return None
-        changed = whole if len(plan.host_rows) == len(self) else whole.index_select(0, plan.rows)
-        return ProcessedRows(changed.contiguous(), plan.rows, plan.host_rows.tolist())
+        host_rows = numpy.flatnonzero(self.host.is_processed)
+        rows = self.plans.of(Tensor, "processed", lambda: to_device(host_rows, self.device))
+        changed = whole if len(host_rows) == len(self) else whole.index_select(0, rows)
+        return ProcessedRows(changed.contiguous(), rows, host_rows.tolist())
 
     @in_normal_mode
     def edited(

@@ -12,8 +12,9 @@ from torch.library import opcheck
 
 import ascend_sample.sampling.step.kept  # noqa: F401  registers the fake kernel of sample_rows
 from ascend_sample.npu.operators import OPERATORS
+from ascend_sample.sampling.edits.value_ranges import NUMBERS
 
-BATCH_SIZE, VOCAB_SIZE, RANGES = 12, 300, 7
+BATCH_SIZE, VOCAB_SIZE, RANGES = 12, 300, len(NUMBERS)
 NAMESPACE = torch.ops.ascend_sample
 Arguments = dict[str, Any]
 

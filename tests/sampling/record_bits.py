@@ -47,6 +47,8 @@ from ascend_sample.sampling import (  # noqa: E402
     score,
     verify_drafts,
 )
+from ascend_sample.sampling.edits.value_ranges import RANGE  # noqa: E402
+from ascend_sample.sampling.requests.params import DEFAULTS  # noqa: E402
 from ascend_sample.sampling.static.step import StaticStep  # noqa: E402
 
 ROWS: Final = 32  # of a batch
@@ -55,12 +57,7 @@ LISTED: Final = 6  # results that may differ, printed for each path and result
 VALUED: Final = ("temperature", "top_k")  # fields whose value is a part of a row's kind
 UNNAMED: Final = ("seed", "logprobs", "return_sampling_mask")
 OUTSIDE_OF_GRAPHS: Final = {  # what a graph refuses, switched off
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_a": 0.0,
-    "top_n_sigma": 0.0,
-    "xtc_probability": 0.0,
+    **{name: DEFAULTS[name] for name in RANGE},
     "no_repeat_ngram_size": 0,
     "bad_words": (),
     "dry_multiplier": 0.0,

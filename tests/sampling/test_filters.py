@@ -13,6 +13,7 @@ from torch import Tensor
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filter_logits
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.reference.distribution import kept_ids, target_distribution
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.step.distribution import _scaled, scaled_logits
 from tests.support.code_paths import assert_same_on_all_code_paths
 
@@ -245,7 +246,7 @@ def test_edits_come_first(more: dict[str, Any]) -> None:
     batch = SamplingBatch(vocab_size=300)
     batch.extend(requests, output_ids=[[row, row + 1, row, 299] for row in range(len(requests))])
     words = torch.randint(-(2**31), 2**31, (len(requests), 10), dtype=torch.int32)
-    mask = Bitmask(words, None, None)
+    mask = Bitmask(words, RowSet.all(len(words)))
     for dtype, is_shifted in itertools.product(DTYPES, (False, True)):
         logits = (torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(4)) * 3).to(dtype)
         logits[:9, 11], logits[9:, 12] = torch.nan, -torch.inf

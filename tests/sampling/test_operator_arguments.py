@@ -10,11 +10,13 @@ import torch
 from native_rows import Request, keys, lists, make_logits
 from row_edits import FAMILIES, RowEdits, arguments_of
 
+from ascend_sample.sampling.edits.value_ranges import NUMBERS
+
 ONES, IDS, LOGITS = torch.ones(4), torch.arange(4), make_logits(4, 40, torch.float32)
 FILTERS = lists([Request(1.0, 2, 0.9, 0.1)] * 4)
 EDITED = RowEdits({0: 1.0, 1: 1.0}, [5, 6], {5: 3, 6: 3}, mask=LOGITS[0] < 9, bitmask=LOGITS[0] < 9)
 EDITS = arguments_of([EDITED] * 4, 40)
-EDITS["ranges"] = torch.zeros(7, 4)
+EDITS["ranges"] = torch.zeros(len(NUMBERS), 4)
 ROWS = {"logits": LOGITS, "rows": IDS}
 REQUESTS = FILTERS | keys(4) | EDITS
 DRAFTS = {"draft_ids": IDS[:2], "ends": torch.tensor([2, 4]), "parents": torch.tensor([-1, 0, -1, 0])}
@@ -185,7 +187,7 @@ def test_a_family_of_edits_is_given_as_a_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("vocab_size", [7, 100, 5000])
 def test_typical_sampling_keeps_a_value(vocab_size: int, typical_p: float) -> None:
     """That which is nearest, whatever the number is."""
-    ranges = torch.zeros(7, 4)
+    ranges = torch.zeros(len(NUMBERS), 4)
     ranges[0] = torch.tensor([2.0**-126, typical_p, 2.0**-126, typical_p])
     logits = make_logits(2, vocab_size, torch.float32).repeat_interleave(2, 0)
     for request in (Request(), Request(1.0, 3), Request(1.0, 0, 0.9), Request(1.0, 0, 1.0, 0.1)):

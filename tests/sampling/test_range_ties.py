@@ -15,10 +15,8 @@ from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingParams
 from ascend_sample.sampling.edits import value_ranges
-from ascend_sample.sampling.edits.value_ranges import RangeNumbers
+from ascend_sample.sampling.edits.value_ranges import NUMBERS, RangeNumbers
 
-NUMBERS = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
-"""The rows of the operator's table."""
 BEST = 5
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import Ended, Sampler, SamplingBatch, SamplingParams, StaticVerification, verify_drafts
-from ascend_sample.sampling.edits.stops import StopWatch
+from ascend_sample.sampling.edits.stops import StopMatcher
 from ascend_sample.sampling.reference.distribution import end_of
 from ascend_sample.sampling.rows import host_copy
 
@@ -19,10 +19,10 @@ End = tuple[tuple[int, ...], int]
 RULED: dict[str, Any] = {"stop_token_ids": [2], "stop_sequences": [[5, 6], [3, 5, 6], [1, 2], [4, 4]]}
 
 
-def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> End | None:
-    watch = StopWatch(SamplingParams(**fields), before or [], VOCAB_SIZE)
-    watch.extend(output)
-    return watch.end
+def matched(output: list[int], before: list[int] | None = None, **fields: Any) -> End | None:
+    matcher = StopMatcher(SamplingParams(**fields), before or [], VOCAB_SIZE)
+    matcher.extend(output)
+    return matcher.end
 
 
 def new_batch(params: list[SamplingParams], device: str = "cpu") -> SamplingBatch:
@@ -56,7 +56,7 @@ BY_HAND: list[tuple[int, list[int], End | None]] = [
 
 def test_by_hand() -> None:
     for least, output, end in BY_HAND:
-        assert watched(output, min_tokens=least, **RULED) == end
+        assert matched(output, min_tokens=least, **RULED) == end
         assert end_of(output, SamplingParams(min_tokens=least, **RULED)) == end
     assert SamplingParams(**RULED).stop_sequences == ((1, 2), (3, 5, 6), (4, 4), (5, 6))
 
@@ -134,7 +134,7 @@ def test_random_texts(count: int) -> None:
         params, output = random_case(rng)
         end = end_of(output, params)
         start = rng.randrange(min(len(output), 99 if end is None else end[1] - 1) + 1)
-        assert watched(output[start:], output[:start], **{k: v for k, v in params.to_mapping().items() if v}) == end
+        assert matched(output[start:], output[:start], **{k: v for k, v in params.to_mapping().items() if v}) == end
         found += end is not None
     assert found > 0.4 * count
 

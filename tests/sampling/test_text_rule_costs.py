@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
-from ascend_sample.sampling.edits.stops import StopWatch
+from ascend_sample.sampling.edits.stops import StopMatcher
 from ascend_sample.sampling.edits.text_rules import TextRules
 
 RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
@@ -68,9 +68,9 @@ def test_a_token_costs_the_same_after_any_text(kind: str) -> None:
 def test_a_token_costs_stops_the_same_after_any_text() -> None:
     lines = []
     for length in (100, 30_000):
-        watch = StopWatch(SamplingParams(**RULED), [1, 3] * (length // 2), 9)
-        watch.extend([1] * length)
-        lines.append(lines_of(lambda watch=watch: watch.extend([5, 1, 6, 3])))  # type: ignore[misc]
+        matcher = StopMatcher(SamplingParams(**RULED), [1, 3] * (length // 2), 9)
+        matcher.extend([1] * length)
+        lines.append(lines_of(lambda matcher=matcher: matcher.extend([5, 1, 6, 3])))  # type: ignore[misc]
     assert lines[0] == lines[1] < 100
 
 

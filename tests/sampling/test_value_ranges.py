@@ -17,7 +17,7 @@ from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarp
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep
 from ascend_sample.sampling.edits import value_ranges
-from ascend_sample.sampling.edits.value_ranges import Coins, keeps_range
+from ascend_sample.sampling.edits.value_ranges import RangeNumbers, keeps_range
 from ascend_sample.sampling.reference.distribution import keep_range, process_row
 
 NEAR = 2e-6
@@ -265,12 +265,19 @@ def test_strange_rows_lose_the_same_on_a_device(accelerator: str) -> None:
         assert torch.equal(here.isnan(), there.cpu().isnan()), (name, temperature)
 
 
+def test_each_field_is_asked_for() -> None:
+    """A new filter is compared with the reference, here and on a device, as soon as it is declared."""
+    assert {name for fields in FILTERS.values() for name in fields} == {*value_ranges.RANGE, "min_p"}
+
+
 def test_coins_and_ranges(accelerator: str) -> None:
     """Rows with and without ranges, here and on a device."""
     coins = [SamplingParams(seed=seed, xtc_probability=0.4) for seed in range(64)]
     batch = SamplingBatch(9)
     batch.extend(coins, positions=range(64))
-    assert Coins(batch.host).fallen().tolist() == [excludes(one, position) for position, one in enumerate(coins)]
+    assert (RangeNumbers(batch.host, batch.row_edits.states).of_step()[-1] > 0).tolist() == [
+        excludes(one, position) for position, one in enumerate(coins)
+    ]
     for logits in (rows_of(24), rows_of(24, vocab_size=9)):
         with_nan = logits.clone()
         with_nan[::5, 7] = NAN

@@ -154,12 +154,12 @@ class DraftPlaces(SamplingBatch):
         self.requests: SamplingBatch = weakref.proxy(batch)  # which keeps these places as a plan, and goes with them
         self._taken: list[int] = []
         self._table = RowTable(batch.device, max(1, len(layout.request)))
+        self.row_edits = PlaceEdits(self._table, batch.row_edits, layout)
         columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
         columns["position"] = columns["position"] + layout.column
-        columns["addend_slot"] = self._addend_slots(columns)
+        columns["addend_slot"] = self._addend_slots(columns)  # behind all that may fail
         self._table.extend(columns)
         self._params = [batch.params[request] for request in layout.request.tolist()]
-        self.row_edits = PlaceEdits(self._table, batch.row_edits, layout)
 
     @in_normal_mode
     def prepare(self, draft_ids: Tensor) -> None:
@@ -259,14 +259,13 @@ class PlaceEdits(RowEdits):
         The lists have the ids that the request has seen and the drafts before the place.
         """
         arguments = self.native()
-        penalized = None if self.plan is None else self.plan.penalties
-        if penalized is None:
+        if self.penalized is None:
             return arguments
-        ids, occurrences = penalized.seen(self._drafts)
+        ids, occurrences = self.penalized.seen(self._drafts)
         # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
         order = (occurrences == 0).to(torch.int8).sort(dim=1, stable=True).indices
         slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
-        slots[torch.from_numpy(penalized.rows.host)] = torch.arange(len(ids), device="cpu")
+        slots[torch.from_numpy(self.penalized.rows.host)] = torch.arange(len(ids), device="cpu")
         return arguments | {
             "penalty_slot": slots,
             "penalty_ids": ids.gather(1, order),

@@ -14,6 +14,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.rows.arguments import host_ints
+from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import to_device
 
 BitmaskRows = Sequence[int] | NDArray[Any] | Tensor
@@ -24,30 +25,26 @@ class Bitmask(NamedTuple):
 
     Attributes:
         words: int32 [rows, words] on the device of the batch, 32 ids each.
-        places: int64 [batch] on the host, which of the words each row of the batch has; -1 for none. None: all rows
-            have some, in order.
-        rows_there: int64 [rows] on the device, the rows of the batch; None: all, in order.
+        rows: the rows of the batch, in any order.
     """
 
     words: Tensor
-    places: Tensor | None
-    rows_there: Tensor | None
+    rows: RowSet
 
     def of_all(self, count: int) -> Tensor:
         """Returns the words of all ``count`` rows of the batch: those without a mask allow every id."""
-        if self.rows_there is None:
+        if self.rows.device is None:
             return self.words
-        words = self.words.new_full((count, self.words.shape[1]), -1)
-        return words.index_copy_(0, self.rows_there, self.words)
+        return self.rows.put(self.words, self.words.new_full((count, self.words.shape[1]), -1))
 
     def native_edits(self, count: int) -> dict[str, Tensor]:
         """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
-        places = torch.arange(count, device="cpu") if self.places is None else self.places
-        return {"bitmask_rows": places, "bitmask": self.words}
+        return {"bitmask_rows": _places_of(self.rows.host.tobytes(), count), "bitmask": self.words}
 
     def is_for(self, count: int) -> NDArray[numpy.bool_]:
         """Tells of each of ``count`` rows whether it has a mask."""
-        return numpy.ones(count, numpy.bool_) if self.places is None else self.places.numpy() >= 0
+        has_mask: NDArray[numpy.bool_] = _places_of(self.rows.host.tobytes(), count).numpy() >= 0
+        return has_mask
 
 
 def placed_bitmask(
@@ -78,10 +75,10 @@ def placed_bitmask(
     if not isinstance(bitmask, Tensor) or bitmask.dtype != torch.int32:
         remedy = "Pack 32 ids in each word, the first in the lowest bit, as xgrammar and llguidance do."
         refuse(owner, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
-    host_rows, places = None, None
+    host_rows = None
     if rows is not None:
         given = host_ints(owner, "bitmask_rows", rows, "Name a row of the batch for each of the bitmask's.")
-        host_rows, places = _placed_rows(owner, given.tobytes(), count)
+        host_rows = _checked_rows(owner, given.tobytes(), count)
     shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
     if list(bitmask.shape) != shape:
         remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
@@ -94,29 +91,33 @@ def placed_bitmask(
     if shape[0] == 0:
         return None
     if bitmask.device == device:
-        rows_there = host_rows if host_rows is None or bitmask.is_cpu else to_device(host_rows.numpy(), device)
-        return Bitmask(bitmask.contiguous(), places, rows_there)
-    there, rows_there = _sent(bitmask, host_rows, device)
-    return Bitmask(there, places, rows_there)
-
-
-def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Sends words and rows together; the rows are first, as int64 have to lie at multiples of their size."""
-    front = numpy.zeros(0, numpy.int32) if rows is None else rows.numpy().view(numpy.int32)
+        of_words = RowSet.all(count) if host_rows is None else RowSet(host_rows, to_device(host_rows, device))
+        return Bitmask(bitmask.contiguous(), of_words)
+    # Sent together; the rows are first, as int64 have to lie at multiples of their size.
+    front = numpy.zeros(0, numpy.int32) if host_rows is None else host_rows.view(numpy.int32)
     sent = to_device(numpy.concatenate((front, bitmask.numpy().reshape(-1))), device)
-    rows_there = None if rows is None else sent[: len(front)].view(torch.int64)
-    return sent[len(front) :].view(bitmask.shape), rows_there
+    there = sent[len(front) :].view(bitmask.shape)
+    if host_rows is None:
+        return Bitmask(there, RowSet.all(count))
+    return Bitmask(there, RowSet(host_rows, sent[: len(front)].view(torch.int64)))
 
 
 @functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before
-def _placed_rows(owner: str, rows: bytes, count: int) -> tuple[Tensor, Tensor]:
-    """Returns rows, given as the bytes of int64, and `Bitmask.places`, or raises unless they are there, each once."""
-    given = numpy.frombuffer(rows, numpy.int64).copy()
+def _checked_rows(owner: str, rows: bytes, count: int) -> NDArray[numpy.int64]:
+    """Returns rows, given as the bytes of int64, or raises unless they are there, each once."""
+    given = numpy.frombuffer(rows, numpy.int64)
     if len(given) and not 0 <= given.min() <= given.max() < count:
         remedy = "Rows move when others are removed."
         refuse(owner, "bitmask_rows", f"be in [0, {count})", show(given.tolist()), remedy, IndexError)
     if len(numpy.unique(given)) < len(given):
         refuse(owner, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
+    return given
+
+
+@functools.lru_cache(maxsize=64)
+def _places_of(rows: bytes, count: int) -> Tensor:
+    """Returns which of the rows, given as the bytes of int64, each of a batch is, int64 [count]; -1 for none."""
+    given = numpy.frombuffer(rows, numpy.int64)
     places = numpy.full(count, -1)
     places[given] = numpy.arange(len(given))
-    return torch.from_numpy(given), torch.from_numpy(places)
+    return torch.from_numpy(places)

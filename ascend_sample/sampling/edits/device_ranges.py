@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy
@@ -23,6 +24,7 @@ from ascend_sample.sampling.draws.weights import largest_of, scaled
 from ascend_sample.sampling.edits.processing import MASKED
 from ascend_sample.sampling.edits.slots import HeldSlots, StateSlots
 from ascend_sample.sampling.requests.checks import LARGEST
+from ascend_sample.sampling.requests.params import DEFAULTS
 from ascend_sample.sampling.rows.table import HostMirrors, to_device
 
 NEVER: Final = 2.0
@@ -75,34 +77,37 @@ class Weighed(NamedTuple):
         return cls(weights, total, products[0] if products else total, y)
 
 
-def least_by_epsilon(weighed: Weighed, epsilon: Tensor) -> Tensor:
+def least_by_epsilon(epsilon: Tensor, weighed: Weighed) -> Tensor:
     """Returns what weights have to reach so that p >= epsilon, float32 [rows, 1]: for the best one, 1 is enough."""
     return (weighed.total * epsilon).clamp_(max=1)
 
 
-class EtaTerms(NamedTuple):
-    """What eta-cutoff needs of rows, float32: laid out so that one division makes both of its bounds.
-
-    Attributes:
-        addends: [2, rows, 1], 0 and log(eta) / 2.
-        quotients: [3, rows, 1], 1 / eta, which stays, then the total and the products of a step.
-    """
-
-    addends: Tensor
-    quotients: Tensor
-
-    def least(self) -> Tensor:
-        """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy)), float32 [rows, 1].
-
-        The total times exp(-entropy) is exp(products / total), which is 1 at most.
-        """
-        by_eta, by_entropy = torch.addcdiv(self.addends, self.quotients[1:], self.quotients[:2])
-        return torch.minimum(by_eta, by_entropy.exp_())
-
-
-def least_by_top_a(weighed: Weighed, top_a: Tensor) -> Tensor:
+def least_by_top_a(top_a: Tensor, weighed: Weighed) -> Tensor:
     """Returns what weights have to reach so that p >= top_a (max p)^2, float32 [rows, 1]: max p is 1 / total."""
     return top_a / weighed.total
+
+
+BOUNDS: Final[Mapping[str, Callable[[Tensor, Weighed], Tensor]]] = {
+    "epsilon_cutoff": least_by_epsilon,
+    "top_a": least_by_top_a,
+}
+"""Filters that keep what weighs enough: what weights have to reach by the numbers of rows, each float32 [rows, 1].
+
+A number of 0 is off. Other filters need more than their numbers, and have their places in `DeviceRanges`.
+"""
+
+
+def least_by_eta(addends: Tensor, quotients: Tensor) -> Tensor:
+    """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy)), float32 [rows, 1].
+
+    The total times exp(-entropy) is exp(products / total), which is 1 at most. One division makes both bounds.
+
+    Args:
+        addends: float32 [2, rows, 1], 0 and log(eta) / 2.
+        quotients: float32 [3, rows, 1], 1 / eta, the total and the products.
+    """
+    by_eta, by_entropy = torch.addcdiv(addends, quotients[1:], quotients[:2])
+    return torch.minimum(by_eta, by_entropy.exp_())
 
 
 def are_far(weighed: Weighed, typical_p: Tensor, infinity: Tensor) -> Tensor:
@@ -158,41 +163,36 @@ class DeviceRanges:
 
     def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64], states: StateSlots) -> None:
         self._device = device = states.device
-        typical_p, eta, sigmas = (getattr(host, name)[rows] for name in ("typical_p", "eta_cutoff", "top_n_sigma"))
-        with numpy.errstate(divide="ignore"):
-            terms = {
-                "divisor": (host.temperature[rows], 1),
-                "typical_p": (numpy.where(typical_p < 1, typical_p, NEVER), NEVER),
-                "epsilon": (host.epsilon_cutoff[rows], 0),
-                "eta": (1 / eta, numpy.inf),
-                "log_root_eta": (numpy.log(eta) / 2, -numpy.inf),
-                "top_a": (host.top_a[rows], 0),
-                "minus_sigmas": (-numpy.where(sigmas > 0, sigmas, LARGEST), -LARGEST),
+        names = ("temperature", "typical_p", "eta_cutoff", "top_n_sigma", *BOUNDS)
+        numbers = {name: getattr(host, name)[rows] for name in names}
+        typical_p, eta, sigmas = (numbers[name] for name in ("typical_p", "eta_cutoff", "top_n_sigma"))
+        with numpy.errstate(divide="ignore"):  # what a row is sent where its filter is off keeps all of its values
+            terms = {name: number[None] for name, number in numbers.items()} | {
+                "typical_p": numpy.where(typical_p < 1, typical_p, NEVER)[None],
+                "eta_cutoff": numpy.stack((1 / eta, 0 * eta, numpy.log(eta) / 2)),
+                "top_n_sigma": -numpy.where(sigmas > 0, sigmas, LARGEST)[None],
             }
-        sent = to_device(numpy.stack([numbers for numbers, _ in terms.values()]).astype(numpy.float32), device)
-        columns = zip(terms.items(), sent.unsqueeze(2), strict=True)
-        on = {name: column for (name, (numbers, off)), column in columns if (numbers != off).any()}
-        self._divisor, self._typical_p, self._epsilon, self._top_a = map(
-            on.get, ("divisor", "typical_p", "epsilon", "top_a")
-        )
-        self._minus_sigmas: Tensor | float | None = on.get("minus_sigmas")
+        sent = to_device(numpy.concatenate(list(terms.values())).astype(numpy.float32), device).unsqueeze(2)
+        parts = zip(terms, sent.split([len(term) for term in terms.values()]), strict=True)
+        on = {name: part.squeeze(0) for name, part in parts if (numbers[name] != DEFAULTS[name]).any()}
+        self._divisor, self._typical_p = on.get("temperature"), on.get("typical_p")
+        self._minus_sigmas: Tensor | float | None = on.get("top_n_sigma")
         if sigmas[0] > 0 and (sigmas == sigmas[0]).all():
             self._minus_sigmas = -float(sigmas[0])
-        self._surprises = None
-        if host.mirostat_tau[rows].any():
-            self._surprises = SurpriseBounds(host.mirostat_tau[rows] > 0, host.state_slot[rows], states)
-        self._is_xtc_on = bool(host.xtc_probability[rows].any())
-        self._has_min_p = self._is_xtc_on and bool(host.min_p[rows].any())
-        self._eta, self._sums = None, None
-        if "eta" in on:
-            self._eta = EtaTerms(
-                torch.stack((torch.zeros_like(on["eta"]), on["log_root_eta"])), on["eta"].repeat(3, 1, 1)
-            )
-            self._sums = self._eta.quotients[1:]
+        self._bounds: list[Callable[[Weighed], Tensor]] = []
+        self._bounds += [functools.partial(least, on[name]) for name, least in BOUNDS.items() if name in on]
+        self._sums = None
+        if "eta_cutoff" in on:
+            quotients = on["eta_cutoff"].clone()  # the first stays, and each step writes its sums over the others
+            self._sums = quotients[1:]
+            self._bounds.append(lambda _: least_by_eta(on["eta_cutoff"][1:], quotients))
         elif self._typical_p is not None:
             self._sums = torch.empty(2, len(rows), 1, device=device, dtype=torch.float32)
-        by_weight = (self._epsilon, self._eta, self._top_a, self._surprises)
-        self._has_bounds = self._has_min_p or any(bound is not None for bound in by_weight)
+        if host.mirostat_tau[rows].any():
+            self._bounds.append(bound_by_surprise(host.mirostat_tau[rows] > 0, host.state_slot[rows], states))
+        self._is_xtc_on = bool(host.xtc_probability[rows].any())
+        self._has_min_p = self._is_xtc_on and bool(host.min_p[rows].any())
+        self._has_bounds = self._has_min_p or bool(self._bounds)
         self._zero, self._infinity = to_device(numpy.array([0, numpy.inf], numpy.float32), device).split(1)
 
     def dropped(self, values: Tensor, numbers: NDArray[numpy.float32]) -> Tensor:
@@ -216,7 +216,7 @@ class DeviceRanges:
     ) -> Tensor | None:
         """Adds to what is dropped already what the filters drop that look at weights, which are overwritten."""
         weights, far, best = weighed.weights, None, None
-        min_p, threshold = self._of_coins(numbers)
+        min_p, threshold = self._of_xtc(numbers)
         if self._typical_p is not None:
             far = are_far(weighed, self._typical_p, self._infinity)
             if self._has_bounds or dropped is not None:
@@ -235,21 +235,13 @@ class DeviceRanges:
 
     def _least(self, weighed: Weighed, min_p: Tensor | None, best: Tensor | None) -> Tensor:
         """Returns what weights have to reach: the most of what any filter asks for."""
-        bounds = []
-        if self._epsilon is not None:
-            bounds.append(least_by_epsilon(weighed, self._epsilon))
-        if self._surprises is not None:
-            bounds.append(least_by_epsilon(weighed, self._surprises.probabilities()))
-        if self._eta is not None:
-            bounds.append(self._eta.least())
-        if self._top_a is not None:
-            bounds.append(least_by_top_a(weighed, self._top_a))
+        bounds = [bound(weighed) for bound in self._bounds]
         if min_p is not None:
             bounds.append(min_p if best is None else min_p * best)
         return functools.reduce(torch.maximum, bounds)
 
-    def _of_coins(self, numbers: NDArray[numpy.float32]) -> tuple[Tensor | None, Tensor | None]:
-        """Returns min_p and the threshold of rows whose coin has fallen, float32 [rows, 1]; None where nothing asks."""
+    def _of_xtc(self, numbers: NDArray[numpy.float32]) -> tuple[Tensor | None, Tensor | None]:
+        """Returns min_p and the threshold of rows that trigger xtc, float32 [rows, 1]; None where nothing asks."""
         if not self._is_xtc_on:
             return None, None
         min_p, threshold = numbers[-2:]
@@ -263,26 +255,24 @@ def _either(one: Tensor | None, other: Tensor) -> Tensor:
     return other if one is None else one.logical_or_(other)
 
 
-class SurpriseBounds:
-    """Mirostat's bounds of some rows on a device.
+def bound_by_surprise(
+    is_bounded: NDArray[numpy.bool_], slots: NDArray[numpy.int64], states: StateSlots
+) -> Callable[[Weighed], Tensor]:
+    """Returns what makes mirostat's bounds of some rows, float32 [rows, 1], in each step: of 0 for rows without one.
 
     Args:
         is_bounded: bool [rows], which of them have one.
         slots: int64 [rows], where it lies.
         states: the slots; the bounds are read in each step.
     """
+    held = HeldSlots.of(numpy.where(is_bounded, slots, slots.max()), states.device)
+    factors = numpy.where(is_bounded, [[0.0], [1.0]], [[LARGEST], [0.0]]).astype(numpy.float32)
+    there = None if is_bounded.all() else to_device(factors, states.device).unsqueeze(2)
 
-    def __init__(self, is_bounded: NDArray[numpy.bool_], slots: NDArray[numpy.int64], states: StateSlots) -> None:
-        self._states = states
-        self._slots = HeldSlots.of(numpy.where(is_bounded, slots, slots.max()), states.device)
-        self._terms: Tensor | None = None
-        if not is_bounded.all():
-            terms = numpy.where(is_bounded, [[0.0], [1.0]], [[LARGEST], [0.0]]).astype(numpy.float32)
-            self._terms = to_device(terms, states.device).unsqueeze(2)
+    def least(weighed: Weighed) -> Tensor:
+        bits = states.read(held)[:, :1]
+        if there is not None:
+            bits = torch.addcmul(there[0], bits, there[1])
+        return least_by_epsilon(torch.pow(0.5, bits), weighed)
 
-    def probabilities(self) -> Tensor:
-        """Returns the least probabilities that stay, float32 [rows, 1]: 0 for rows that have no bound."""
-        bits = self._states.read(self._slots)[:, :1]
-        if self._terms is not None:
-            bits = torch.addcmul(self._terms[0], bits, self._terms[1])
-        return torch.pow(0.5, bits)
+    return least

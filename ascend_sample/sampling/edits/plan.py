@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import NamedTuple
-
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample.sampling.edits.apply import FRONT, Biases, LogitsEdits, Penalties, with_drafts
+from ascend_sample.sampling.edits.apply import FRONT, Biases, Penalties, with_drafts
 from ascend_sample.sampling.edits.processing import scaling_of
-from ascend_sample.sampling.edits.slots import AddendSlots, MaskSlots, PenaltySlots, StateSlots
-from ascend_sample.sampling.edits.value_ranges import RangedRows
+from ascend_sample.sampling.edits.slots import AddendSlots, MaskSlots, PenaltySlots
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import NO_SLOT, PENALTIES, HostMirrors, to_device
 
@@ -58,7 +54,6 @@ class PenalizedRows:
         Args:
             drafts: int64 [drafts + 1], those of the step, and what stands where there is none.
         """
-        assert self._slots.ids is not None, "slots are written before they are read"
         ids = self._slots.ids.index_select(0, self._held_there)
         if drafts is not None and self._before is not None:
             drafts = drafts.index_select(0, self._before.view(-1)).view_as(self._before)
@@ -102,123 +97,36 @@ class PenalizedRows:
 
     def _occurrences_of(self, ids: Tensor) -> Tensor:
         places = (ids + self._counted_from.unsqueeze(1)).view(-1)
-        return self._table().index_select(0, places).view_as(ids)
-
-    def _table(self) -> Tensor:
-        assert self._slots.occurrences is not None, "slots are written before they are read"
-        return self._slots.occurrences.view(-1)
+        return self._slots.occurrences.view(-1).index_select(0, places).view_as(ids)
 
     def _write(
         self, token_ids: Tensor, counted_from: Tensor, twos: Tensor, ends: Tensor, behind: int, are_ids: bool
     ) -> None:
         """Counts tokens, and writes them at the ends of the lists; what is no id counts for none."""
-        assert self._slots.ids is not None, "slots are written before they grow"
         ids = token_ids
         if not are_ids:
             ids = token_ids.clamp(0, self._slots.vocab_size - 1)
             twos = twos.masked_fill(ids != token_ids, 0)
-        self._table().index_add_(0, ids + counted_from, twos)
+        self._slots.occurrences.view(-1).index_add_(0, ids + counted_from, twos)
         # The host knows how far all lists have grown: nothing has to be added on the device.
         self._slots.ids.view(-1)[behind:].index_copy_(0, ends, ids)
 
 
-class ProcessedRows(NamedTuple):
-    """The rows whose logits masks, biases, penalties or ranges change.
-
-    Attributes:
-        logits: float32 [processed rows, vocab_size], what becomes of their logits.
-        rows: int64 [processed rows] on the device, which rows of the batch they are, ascending.
-        host_rows: the same on the host.
-    """
-
-    logits: Tensor
-    rows: Tensor
-    host_rows: list[int]
+def biases_of(host: HostMirrors, slots: AddendSlots, columns: int) -> Biases | None:
+    """Returns what is added to logits of a batch's rows, if any has a list of addends."""
+    rows = numpy.flatnonzero(host.addend_slot != NO_SLOT)
+    if not len(rows):
+        return None
+    held, bases = to_device(numpy.stack((host.addend_slot[rows], FRONT + rows * columns)), slots.device)
+    places = (slots.ids.index_select(0, held) + bases.unsqueeze(1)).view(-1)
+    return Biases(places, slots.addends.index_select(0, held).view(-1))
 
 
-class ProcessingPlan:
-    """The rows whose logits change, and how.
-
-    Args:
-        host: of the batch.
-        addends, masks, states: the slots that its rows hold.
-        penalties: the rows with penalties; None if there are none.
-        columns: how far the rows of the edited copy are apart.
-
-    Attributes:
-        host_rows: the rows, ascending.
-        penalties: as they were given.
-        lists: stands for the lists of biases and where all lists lie: another object when that changes.
-    """
-
-    def __init__(
-        self,
-        host: HostMirrors,
-        addends: AddendSlots,
-        penalties: PenalizedRows | None,
-        masks: MaskSlots,
-        states: StateSlots,
-        columns: int,
-    ) -> None:
-        self.host_rows = numpy.flatnonzero(host.is_processed)
-        self._host, self._addend_slots, self._mask_slots = host, addends, masks
-        self._states, self._columns = states, columns
-        self._has_masks = bool((host.mask_slot != NO_SLOT).any())
-        self._words: Tensor | None = None
-        self.penalties = penalties
-        self.lists = object()
-
-    def edits(self, bitmask: Tensor | None, has_ranges: bool, drafts: Tensor | None) -> LogitsEdits:
-        """Returns what is done in this step.
-
-        Args:
-            bitmask: int32 [batch, words], the ids that a grammar allows; None: all.
-            has_ranges: whether rows lose what is outside of their ranges.
-            drafts: as for `PenalizedRows.seen`.
-        """
-        own = self.words()
-        return LogitsEdits(
-            self.biases,
-            None if self.penalties is None else self.penalties.penalties(drafts),
-            bitmask if own is None else own if bitmask is None else own & bitmask,
-            self.ranges if has_ranges else None,
-        )
-
-    @cached_property
-    def rows(self) -> Tensor:
-        """Returns the rows on the device."""
-        return to_device(self.host_rows, self._mask_slots.device)
-
-    @cached_property
-    def biases(self) -> Biases | None:
-        """Returns what is added, if any row has a list of addends."""
-        rows, lists = numpy.flatnonzero(self._host.addend_slot != NO_SLOT), self._addend_slots
-        if not len(rows):
-            return None
-        assert lists.ids is not None, "slots are written before they are read"
-        assert lists.addends is not None, "slots are written before they are read"
-        held = numpy.stack((self._host.addend_slot[rows], FRONT + rows * self._columns))
-        slots, bases = to_device(held, lists.device)
-        places = (lists.ids.index_select(0, slots) + bases.unsqueeze(1)).view(-1)
-        return Biases(places, lists.addends.index_select(0, slots).view(-1))
-
-    def forget_biases(self) -> None:
-        """Lets the biases be looked up again: the lists of rows have changed, but not which rows have lists."""
-        vars(self).pop("biases", None)
-        self.lists = object()
-
-    @cached_property
-    def ranges(self) -> RangedRows | None:
-        """Returns the rows that keep a range of their values, if any does."""
-        return RangedRows(self._host, self._states) if self._host.is_ranged.any() else None
-
-    def words(self) -> Tensor | None:
-        """Returns the masks of all rows, int32 [batch, words], if any row has one."""
-        if self._has_masks and (self._words is None or len(self._words) < self._host.length):
-            rows = numpy.flatnonzero(self._host.mask_slot != NO_SLOT)
-            assert self._mask_slots.masks is not None, "slots are written before they are read"
-            slots, rows_there = to_device(numpy.stack((self._host.mask_slot[rows], rows)), self._mask_slots.device)
-            # With room for rows that come without a mask.
-            words = self._mask_slots.masks.new_full((self._host.capacity, self._mask_slots.width), -1)
-            self._words = words.index_copy_(0, rows_there, self._mask_slots.masks.index_select(0, slots))
-        return None if self._words is None else self._words[: self._host.length]
+def masks_of(host: HostMirrors, slots: MaskSlots) -> Tensor | None:
+    """Returns the masks of a batch's rows, if any has one, int32 [capacity, words]: others may come without one."""
+    rows = numpy.flatnonzero(host.mask_slot != NO_SLOT)
+    if not len(rows):
+        return None
+    held, rows_there = to_device(numpy.stack((host.mask_slot[rows], rows)), slots.device)
+    words = slots.masks.new_full((host.capacity, slots.width), -1)
+    return words.index_copy_(0, rows_there, slots.masks.index_select(0, held))

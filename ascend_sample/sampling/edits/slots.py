@@ -2,8 +2,8 @@
 
 Each kind has slots, which a row of the batch holds as long as it needs one; a row that moves takes along the slot's
 number alone. Device memory is taken when slots are written, grows by doubling, and is given back when the last slot is
-released. A list is as long as its ids; tensors of lists are as wide as the longest one needs, and what lies beyond the
-end of a list changes nothing.
+released: tensors have no rows before and after. A list is as long as its ids; tensors of lists are as wide as the
+longest one needs, and what lies beyond the end of a list changes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 
 Ids = NDArray[numpy.int64]
 Floats = NDArray[numpy.float32]
+Seen = tuple[Ids, Ids]
+"""What a row has seen before the batch counts for it: ids of its prompt, each once, and its output, as it came."""
 LEAST_HISTORY: Final = 16
 """How many tokens a list of penalties has room for at first."""
 STATE_WIDTH: Final = 2
@@ -34,14 +36,21 @@ SHRINKS: Final = 4
 class Slots:
     """Numbers of slots, the lowest free one first, and tensors that have a row for each.
 
+    Args:
+        device: where the tensors are.
+        least_width: how many entries lists have room for at first.
+        dtypes: of the tensors, by the attributes that have them.
+
     Attributes:
         capacity: how many slots there are, free ones included.
         width: how many entries a list has room for.
         lengths: int64 [capacity], how many entries each slot's list has; valid at once.
     """
 
-    def __init__(self, device: torch.device, least_width: int = 1) -> None:
+    def __init__(self, device: torch.device, least_width: int = 1, **dtypes: torch.dtype) -> None:
         self.device = device
+        self._empty = {name: torch.empty((0, 0), dtype=dtype, device=device) for name, dtype in dtypes.items()}
+        vars(self).update(self._empty)
         self.capacity, self.width = 0, least_width
         self._least_width = least_width
         self.lengths = numpy.zeros(0, numpy.int64)
@@ -76,16 +85,12 @@ class Slots:
             self.capacity, self.width = 0, self._least_width
             self.lengths = self.lengths[:0]
             self._free = []
-            for name in self._tensors():
-                setattr(self, name, None)
+            vars(self).update(self._empty)
 
     @property
     def bytes(self) -> int:
         """Returns how many bytes of device memory the slots take."""
-        return sum(tensor.nbytes for tensor in self._tensors().values())
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return sum(vars(self)[name].nbytes for name in self._empty)
 
     def fit_lists(self, more: int = 0) -> None:
         """Chooses the width that the lists need with so many more entries: a power of two, which changes rarely."""
@@ -94,12 +99,12 @@ class Slots:
         if not wanted <= self.width < SHRINKS * wanted:
             self.width = wanted
 
-    def sized(self, tensor: Tensor | None, width: int, dtype: torch.dtype) -> Tensor:
+    def sized(self, tensor: Tensor, width: int) -> Tensor:
         """Returns the tensor as [capacity, width]: slots keep what they have, the first entry being repeated."""
-        if tensor is not None and tensor.shape == (self.capacity, width):
+        if tensor.shape == (self.capacity, width):
             return tensor
-        other = torch.zeros((self.capacity, width), dtype=dtype, device=self.device)
-        if tensor is not None:
+        other = torch.zeros((self.capacity, width), dtype=tensor.dtype, device=self.device)
+        if len(tensor):
             slots, columns = len(tensor), min(tensor.shape[1], width)
             other[:slots, :columns] = tensor[:, :columns]
             other[:slots, columns:] = tensor[:, :1]
@@ -132,10 +137,11 @@ class AddendSlots(Slots):
         addends: float32 [capacity, width], theirs.
     """
 
+    ids: Tensor
+    addends: Tensor
+
     def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.ids: Tensor | None = None
-        self.addends: Tensor | None = None
+        super().__init__(device, ids=torch.int64, addends=torch.float32)
 
     def write(self, slot: int, entry: tuple[Ids, Floats]) -> None:
         """Notes the list that the slot is to hold from the next flush on: ids, each once and at least one."""
@@ -147,8 +153,7 @@ class AddendSlots(Slots):
         if not self._changed:
             return
         self.fit_lists()
-        self.ids = self.sized(self.ids, self.width, torch.int64)
-        self.addends = self.sized(self.addends, self.width, torch.float32)
+        self.ids, self.addends = self.sized(self.ids, self.width), self.sized(self.addends, self.width)
         slots = numpy.array(list(self._changed), numpy.int64)
         ids, addends = (numpy.concatenate(lists) for lists in zip(*self._changed.values(), strict=True))
         starts, places = self.places(slots)
@@ -204,15 +209,16 @@ class MaskSlots(Slots):
         masks: int32 [capacity, words], a bit an id, set where it is allowed.
     """
 
+    masks: Tensor
+
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        super().__init__(device, words_of(vocab_size))
-        self.masks: Tensor | None = None
+        super().__init__(device, words_of(vocab_size), masks=torch.int32)
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies and two launches, whatever their number."""
         if not self._changed:
             return
-        self.masks = self.sized(self.masks, self.width, torch.int32)
+        self.masks = self.sized(self.masks, self.width)
         slots, places, words = list(self._changed), [], []
         usual = [-1 if params.allowed_token_ids is None else 0 for params in self._changed.values()]
         for slot, params, word in zip(slots, self._changed.values(), usual, strict=True):
@@ -233,18 +239,6 @@ class MaskSlots(Slots):
         return numpy.packbits(is_allowed, bitorder="little").view(numpy.int32)
 
 
-class Seen(NamedTuple):
-    """The tokens that a row has seen before the batch counts for it.
-
-    Attributes:
-        prompt_ids: int64, each once; none of a row without a repetition penalty, for which the prompt does not matter.
-        output_ids: int64, as they came.
-    """
-
-    prompt_ids: Ids
-    output_ids: Ids
-
-
 class PenaltySlots(Slots):
     """Which ids occur in a row's prompt and output, and how often.
 
@@ -254,16 +248,17 @@ class PenaltySlots(Slots):
         occurrences: int32 [capacity, vocab_size], 2 * (how often in the output) + (1 if in the prompt).
     """
 
+    ids: Tensor
+    occurrences: Tensor
+
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        super().__init__(device, LEAST_HISTORY)
+        super().__init__(device, LEAST_HISTORY, ids=torch.int64, occurrences=torch.int32)
         self.vocab_size = vocab_size
-        self.ids: Tensor | None = None
-        self.occurrences: Tensor | None = None
 
     def write(self, slot: int, entry: Seen) -> None:
         """Notes what the slot is to hold from the next flush on."""
         super().write(slot, entry)
-        self.lengths[slot] = len(entry.prompt_ids) + len(entry.output_ids)
+        self.lengths[slot] = sum(map(len, entry))
 
     def flush(self, more: int = 0) -> bool:
         """Writes the slots that were noted: two copies and three launches, whatever their number.
@@ -278,18 +273,16 @@ class PenaltySlots(Slots):
             return True
         if more or self._changed:
             self.fit_lists(more)
-        are_there = self.ids is not None and self.ids.shape == (self.capacity, self.width)
+        are_there = self.ids.shape == (self.capacity, self.width)
         if not are_there:
-            ids = self.sized(self.ids, self.width, torch.int64)
-            self.occurrences = self.sized(self.occurrences, self.vocab_size, torch.int32)
+            ids = self.sized(self.ids, self.width)
+            self.occurrences = self.sized(self.occurrences, self.vocab_size)
             self.ids = ids  # last, as a device may have no room
         if self._changed:
             self._write()
         return are_there
 
     def _write(self) -> None:
-        assert self.ids is not None, "there are slots"
-        assert self.occurrences is not None, "there are slots"
         slots = numpy.array(list(self._changed), numpy.int64)
         counted, codes = [], [numpy.zeros(1, numpy.int32)]
         for slot, seen in self._changed.items():
@@ -348,13 +341,13 @@ class StateSlots(Slots):
         values: float32 [capacity, `STATE_WIDTH`]; what a state has no number for means nothing.
     """
 
+    values: Tensor
+
     def __init__(self, device: torch.device) -> None:
-        super().__init__(device, STATE_WIDTH)
-        self.values: Tensor | None = None
+        super().__init__(device, STATE_WIDTH, values=torch.float32)
 
     def read(self, slots: HeldSlots) -> Tensor:
         """Returns what some slots hold, float32 [slots, `STATE_WIDTH`]: a part of the values where they allow it."""
-        assert self.values is not None, "they were written"
         if slots.part is not None:
             return self.values[slots.part]
         return self.values.index_select(0, slots.there)
@@ -363,7 +356,7 @@ class StateSlots(Slots):
         """Writes the slots that were noted: two copies, whatever their number."""
         if not self._changed:
             return
-        self.values = self.sized(self.values, STATE_WIDTH, torch.float32)
+        self.values = self.sized(self.values, STATE_WIDTH)
         states = numpy.zeros((len(self._changed), STATE_WIDTH), numpy.float32)
         for place, state in enumerate(self._changed.values()):
             states[place, : len(state)] = state

@@ -86,9 +86,7 @@ class DrawStates:
         if slot == NO_SLOT:
             return None
         self._slots.flush()
-        values = self._slots.values
-        assert values is not None, "it was written"
-        return tuple(values[slot, : len(self._first(row))].tolist())
+        return tuple(self._slots.values[slot, : len(self._first(row))].tolist())
 
     @in_normal_mode
     def __setitem__(self, row: int, state: Sequence[float]) -> None:

@@ -1,6 +1,6 @@
 """Which requests have ended, and by which of their stop ids or sequences: looked for in the tokens that rows take in.
 
-A row with any has a watch on the host, which looks at each token once, in a time that does not depend on the text.
+A row with any has a matcher on the host, which looks at each token once, in a time that does not depend on the text.
 docs/sampling.md has the meaning, section "What ends a text".
 """
 
@@ -10,13 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import torch
-
-from ascend_sample.sampling.edits.slots import Ids, Slots, holders
 from ascend_sample.sampling.edits.text_indexes import Tokens, by_last
 from ascend_sample.sampling.requests.params import SamplingParams
 from ascend_sample.sampling.rows.arguments import TokenIds, to_token_ids
-from ascend_sample.sampling.rows.host_copy import HostTokens
 
 
 class Ended(NamedTuple):
@@ -33,7 +29,7 @@ class Ended(NamedTuple):
     length: int
 
 
-class StopWatch:
+class StopMatcher:
     """Looks for the first place where the output of a request has one of its stop ids or sequences.
 
     One that ends before `min_tokens` is none, as in vLLM: a single id counts from token `min_tokens` on, the end of a
@@ -47,11 +43,12 @@ class StopWatch:
 
     Attributes:
         end: the stop that has come, and how long the output was then; None: it goes on.
+        is_reported: `SamplingBatch.ended` has returned it.
 
     Example:
-        >>> watch = StopWatch(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
-        >>> watch.extend([6, 5, 6])
-        >>> watch.end
+        >>> matcher = StopMatcher(SamplingParams(stop_sequences=[[5, 6]]), [5], vocab_size=9)
+        >>> matcher.extend([6, 5, 6])
+        >>> matcher.end
         ((5, 6), 2)
     """
 
@@ -63,6 +60,7 @@ class StopWatch:
         self._length, self._min_tokens = len(output_ids), params.min_tokens
         self._stops = by_last((stop, None) for stop in stops)
         self.end: tuple[Tokens, int] | None = None
+        self.is_reported = False
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Takes in tokens of the output; those behind its end change nothing."""
@@ -79,56 +77,3 @@ class StopWatch:
 
     def _ends_with(self, stop: Tokens) -> bool:
         return len(stop) == 1 or tuple(self._last)[-len(stop) :] == stop
-
-
-class StopSlots(Slots):
-    """The watches of a batch's rows, by slot; all of it is on the host.
-
-    Args:
-        device: of the batch, where tokens come from.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.watches: dict[int, StopWatch] = {}
-        self._coming: list[tuple[HostTokens, list[tuple[int, StopWatch]]]] = []
-        self._told: set[int] = set()
-
-    def hold(self, watch: StopWatch) -> int:
-        """Returns a slot for a watch."""
-        slot = self.allocate()
-        self.watches[slot] = watch
-        return slot
-
-    def release(self, slot: int) -> None:
-        """Takes a slot back."""
-        del self.watches[slot]
-        self._told.discard(slot)
-        super().release(slot)
-
-    def takers(self, slots: Ids) -> list[tuple[int, StopWatch]]:
-        """Returns which places of these, each the slot of a token's row, are watched, and by whom."""
-        found = [(place, self.watches[slot]) for place, slot in holders(slots)]
-        return [(place, watch) for place, watch in found if watch.end is None]
-
-    def take(self, coming: HostTokens, takers: list[tuple[int, StopWatch]]) -> None:
-        """Notes tokens that come; those that have arrived are looked at, and nobody waits."""
-        self._coming.append((coming, takers))
-        while self._coming and self._coming[0][0].has_arrived:
-            self._look()
-
-    def ended(self, slots: Ids) -> list[Ended]:
-        """Returns which rows, that hold these slots, have ended since the last call; waits for tokens that come."""
-        while self._coming:
-            self._look()
-        new = {
-            slot: watch.end for slot, watch in self.watches.items() if watch.end is not None and slot not in self._told
-        }
-        self._told |= new.keys()
-        return [Ended(row, *new[slot]) for row, slot in holders(slots) if slot in new] if new else []
-
-    def _look(self) -> None:
-        coming, takers = self._coming.pop(0)
-        tokens = coming.read()
-        for place, watch in takers:
-            watch.extend((tokens[place],))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 Value = TypeVar("Value")
 ABSENT: Final = object()
@@ -107,13 +107,6 @@ class NgramIndex:
         self._journal.put(self._starts[key], token, start)
 
 
-class _Mark(NamedTuple):
-    tokens: int
-    states: int
-    whole: int
-    bounded: int
-
-
 class SuffixIndex:
     """Where else in a text its end occurs: a suffix automaton, which knows of each substring what follows it.
 
@@ -198,11 +191,11 @@ class SuffixIndex:
             at = self._link[at]
         return found
 
-    def mark(self) -> _Mark:
+    def mark(self) -> tuple[int, ...]:
         """Returns what `take_back` goes back to."""
-        return _Mark(self.count, len(self._length), self._whole, self._bounded)
+        return self.count, len(self._length), self._whole, self._bounded
 
-    def take_back(self, mark: _Mark) -> None:
+    def take_back(self, mark: tuple[int, ...]) -> None:
         """Forgets the tokens since a mark, once the journal has taken its changes back."""
         self.count, states, self._whole, self._bounded = mark
         for of_states in (self._length, self._link, self._last_end, self._next):

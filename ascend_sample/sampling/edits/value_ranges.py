@@ -3,6 +3,11 @@
 They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
 operator finds the range (`csrc/cpu/rows/value_range.h`), elsewhere torch's operators (`device_ranges.py`).
 docs/filters.md has the definitions, section "Ranges of values".
+
+A new filter is a field of `Stage.RANGE` in `SamplingParams`, behind the last one and before those of xtc; its number in
+the kernel's `RangeFilter` (`csrc/cpu/calls.h`), at the same place; what `value_range.h` and `range_bounds.h` make of
+that, and `RangeFilters::weighs`; an entry of `device_ranges.BOUNDS`, or code in `DeviceRanges`; `keep_range` of the
+reference; and rows of `tests/sampling/test_value_ranges.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +29,8 @@ from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import HostMirrors, to_device
 
 RANGE: Final = fields_of(Stage.RANGE)
-NUMBERS: Final = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
-"""The filters as the kernel numbers them. The last two have numbers in steps alone in which the coin has fallen."""
+NUMBERS: Final = (*(name for name in RANGE if not name.startswith("xtc_")), "min_p", "xtc_threshold")
+"""The filters as the kernel numbers them: as fields are ordered. Of xtc, what it needs where it is triggered."""
 Floats = NDArray[numpy.float32]
 MOST_BITS: Final = 126.0
 """Of surprise: what is less probable than that weighs nothing, and no draw reaches it."""
@@ -40,37 +45,6 @@ def keeps_range(params: SamplingParams) -> bool:
     )
 
 
-class Coins:
-    """Of xtc, for rows of a batch of which some exclude their top choices in some steps.
-
-    Args:
-        host: of the batch; positions are read in each step.
-        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
-
-    Example:
-        >>> from ascend_sample.sampling import SamplingBatch
-        >>> batch = SamplingBatch(vocab_size=3)
-        >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
-        range(0, 8)
-        >>> Coins(batch.host).fallen()
-        array([ True, False,  True,  True,  True,  True,  True,  True])
-    """
-
-    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64] | None = None) -> None:
-        self._host, self._rows = host, numpy.arange(host.length) if rows is None else rows
-        self._seed = torch.from_numpy(host.seed[self._rows])
-        # An exponential number is above -log(p) with probability p.
-        with numpy.errstate(divide="ignore"):
-            self._bounds = -numpy.log(host.xtc_probability[self._rows].astype(numpy.float64))
-
-    def fallen(self) -> NDArray[numpy.bool_]:
-        """Tells of each row whether it excludes them in this step: by its seed and position alone."""
-        position = torch.from_numpy(self._host.position[self._rows])
-        noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
-        fallen: NDArray[numpy.bool_] = noise.numpy()[:, 0] > self._bounds
-        return fallen
-
-
 class RangeNumbers:
     """The numbers of the filters of a batch's rows, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
 
@@ -83,28 +57,41 @@ class RangeNumbers:
 
     Attributes:
         change: whether some differ from step to step.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingBatch
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 4, positions=range(4))
+        range(0, 4)
+        >>> RangeNumbers(batch.host, batch.row_edits.states).of_step()[-1]
+        array([0.1, 0. , 0.1, 0.1], dtype=float32)
     """
 
     def __init__(self, host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> None:
-        self._states = states
-        rows = numpy.arange(host.length) if rows is None else rows
+        self._host, self._states = host, states
+        self._rows = rows = numpy.arange(host.length) if rows is None else rows
         self._numbers: Floats = host.stacked(NUMBERS)[:, rows]
-        probability = host.xtc_probability[rows]
+        probability = host.xtc_probability[rows].astype(numpy.float64)
         self._numbers[-2:] *= probability > 0
-        self._coins = Coins(host, rows) if probability.any() else None
+        self._has_xtc = bool(probability.any())
+        self._seed = torch.from_numpy(host.seed[rows])
+        # An exponential number is above -log(p) with probability p.
+        with numpy.errstate(divide="ignore"):
+            self._xtc_bounds = -numpy.log(probability)
         self._bounded = numpy.flatnonzero(host.mirostat_tau[rows] if states.device.type == "cpu" else ())
         self._slots = host.state_slot[rows][self._bounded]
-        self.change = self._coins is not None or len(self._bounded) > 0
+        self.change = self._has_xtc or len(self._bounded) > 0
 
     def of_step(self) -> Floats:
         """Returns those of this step, which nobody may write to."""
         if not self.change:
             return self._numbers
         numbers = self._numbers.copy()
-        if self._coins is not None:
-            numbers[-2:] *= self._coins.fallen()
+        if self._has_xtc:  # it is triggered by a row's seed and position alone
+            position = torch.from_numpy(self._host.position[self._rows])
+            noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
+            numbers[-2:] *= noise.numpy()[:, 0] > self._xtc_bounds
         if len(self._bounded):
-            assert self._states.values is not None, "rows hold slots"
             bounds = self._states.values.numpy()[self._slots, 0]
             least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
             numbers[EPSILON, self._bounded] = numpy.maximum(numbers[EPSILON, self._bounded], least)

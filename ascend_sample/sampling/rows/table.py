@@ -74,7 +74,7 @@ class HostMirrors:
         addend_slot, penalty_slot, mask_slot: where the row's biases and bans, what it has seen, and its mask lie;
             -1 for none.
         state_slot: where lies what the row remembers of its draws; -1 for nothing.
-        stop_slot: of the watch for what ends the row's text; -1 for none.
+        stop_slot: of the matcher of what ends the row's text; -1 for none.
         is_ranged: 1 where the row keeps a range of its values alone, 0 elsewhere.
         is_processed: bool, whether the row has a mask, a bias or penalties, an unexpired `min_tokens`, or a range.
         buffers: the arrays themselves, by dtype, [columns, capacity].

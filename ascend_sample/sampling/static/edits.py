@@ -56,7 +56,7 @@ class StaticEdits:
         words = words_of(vocab_size) if bitmask else 0
         self._words = torch.full((rows, words), -1, dtype=torch.int32, device=device)
         self._bits = bits_of_bytes(device)
-        self._written: object = None  # the `ProcessingPlan.lists` whose biases are there
+        self._written: object = None  # the `RowEdits.lists` whose biases are there
         self._masked: object = None  # the same of masks; another object where a bitmask is there as well
 
     @property
@@ -101,22 +101,22 @@ class StaticEdits:
             allowed: a bitmask for this step; None: every id is allowed.
             is_edited: the requests' own edits have been done to the logits.
         """
-        batch.row_edits.use_columns(self._vocab_size)
+        own = batch.row_edits
+        own.use_columns(self._vocab_size)
         batch.flush()
         words = None if allowed is None else allowed.of_all(len(batch))
-        plan = None if is_edited else batch.row_edits.plan
         edits, lists = LogitsEdits(words=words), None
-        if plan is not None:
-            edits, lists = plan.edits(words, has_ranges=False, drafts=None), plan.lists
+        if own.is_on and not is_edited:
+            edits, lists = own.edits(words, has_ranges=False, drafts=None), own.lists
         if lists is not self._written:
-            self._write_biases(edits.biases, batch.row_edits.addends.width)
+            self._write_biases(edits.biases, own.addends.width)
             self._penalties.ids.fill_(NO_ID)
             self._penalties.occurrences.fill_(NEVER)
             self._written = lists
-        if plan is not None and plan.penalties is not None and edits.penalties is not None:
+        if own.penalized is not None and edits.penalties is not None:
             for kept, seen in zip(self._penalties[:2], edits.penalties[:2], strict=True):
                 width = min(self.history, seen.shape[1])
-                plan.penalties.rows.put(seen[:, :width], kept[:, :width])
+                own.penalized.rows.put(seen[:, :width], kept[:, :width])
         masked = lists if allowed is None else object()
         if masked is not self._masked:
             if allowed is None:  # else no row of the batch keeps what was there
