@@ -236,7 +236,7 @@ def draw_step_walk() -> Figure:
         (
             480,
             (
-                ("LogitsEdits, apply", "plan.py, apply.py: a float32 copy, edited", PYTHON, 56),
+                ("LogitsEdits, apply", "row_edits.py, apply.py: an edited float32 copy", PYTHON, 56),
                 ("draw", "serving.py: noise, statuses, then each route", PYTHON, 56),
                 (
                     "the route's operators",
