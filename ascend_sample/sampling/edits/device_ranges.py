@@ -87,7 +87,7 @@ def least_by_top_a(top_a: Tensor, weighed: Weighed) -> Tensor:
     return top_a / weighed.total
 
 
-BOUNDS: Final[Mapping[str, Callable[[Tensor, Weighed], Tensor]]] = {
+WEIGHT_BOUNDS: Final[Mapping[str, Callable[[Tensor, Weighed], Tensor]]] = {
     "epsilon_cutoff": least_by_epsilon,
     "top_a": least_by_top_a,
 }
@@ -163,7 +163,7 @@ class DeviceRanges:
 
     def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64], states: StateSlots) -> None:
         self._device = device = states.device
-        names = ("temperature", "typical_p", "eta_cutoff", "top_n_sigma", *BOUNDS)
+        names = ("temperature", "typical_p", "eta_cutoff", "top_n_sigma", *WEIGHT_BOUNDS)
         numbers = {name: getattr(host, name)[rows] for name in names}
         typical_p, eta, sigmas = (numbers[name] for name in ("typical_p", "eta_cutoff", "top_n_sigma"))
         with numpy.errstate(divide="ignore"):  # what a row is sent where its filter is off keeps all of its values
@@ -180,7 +180,7 @@ class DeviceRanges:
         if sigmas[0] > 0 and (sigmas == sigmas[0]).all():
             self._minus_sigmas = -float(sigmas[0])
         self._bounds: list[Callable[[Weighed], Tensor]] = []
-        self._bounds += [functools.partial(least, on[name]) for name, least in BOUNDS.items() if name in on]
+        self._bounds += [functools.partial(least, on[name]) for name, least in WEIGHT_BOUNDS.items() if name in on]
         self._sums = None
         if "eta_cutoff" in on:
             quotients = on["eta_cutoff"].clone()  # the first stays, and each step writes its sums over the others

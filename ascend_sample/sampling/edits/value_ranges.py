@@ -6,8 +6,9 @@ docs/filters.md has the definitions, section "Ranges of values".
 
 A new filter is a field of `Stage.RANGE` in `SamplingParams`, behind the last one and before those of xtc; its number in
 the kernel's `RangeFilter` (`csrc/cpu/calls.h`), at the same place; what `value_range.h` and `range_bounds.h` make of
-that, and `RangeFilters::weighs`; an entry of `device_ranges.BOUNDS`, or code in `DeviceRanges`; `keep_range` of the
-reference; and rows of `tests/sampling/test_value_ranges.py`.
+that, `scanned_for` (`range_scan.h`) where it needs a mean or a deviation, and `RangeFilters::weighs`; an entry of
+`device_ranges.WEIGHT_BOUNDS`, or code in `DeviceRanges`; `keep_range` of the reference; and rows of
+`tests/sampling/test_value_ranges.py`.
 """
 
 from __future__ import annotations
