@@ -103,12 +103,14 @@ class KeptRows(NamedTuple):
         is_wanted: bool [batch] on the CPU, the same.
         distributions: theirs.
         most: no set is larger; None: it may be.
+        are_others_listed: a draw on a CPU lists what other rows keep as well.
     """
 
     rows: RowSet
     is_wanted: Tensor
     distributions: Distributions
     most: int | None
+    are_others_listed: bool = False
 
     @classmethod
     def of_rows(
@@ -136,6 +138,8 @@ class KeptRows(NamedTuple):
         """
         if drawn.sets:
             found = KeptSets(*drawn.sets)
+            if not self.are_others_listed:
+                return found if self.most is None else found.of_rows(found.counts <= self.most)
             stays = self.is_wanted if self.most is None else self.is_wanted & (found.counts <= self.most)
             found = found.of_rows(stays | (found.counts == 0))
             return found._replace(counts=found.counts * self.is_wanted)

@@ -119,9 +119,10 @@ class WholeSteps:
         placement = Placement.of(parameters, logits, self.keep_ties, is_edited)
         logprobs = LogprobRows.of_batch(batch, self.logprobs_mode, self.keep_ties)
         kept, rows = None, np.flatnonzero(batch.host.return_sampling_mask)
+        states = stateful_rows(batch, self.keep_ties)
         if len(rows):
             kept = KeptRows.of_rows(rows, parameters, batch.vocab_size, self.keep_ties, self._max_kept)
-        states = stateful_rows(batch, self.keep_ties)
+            kept = kept._replace(are_others_listed=bool(states))
         if placement.is_native:
             wanted: dict[str, Any] = {}
             if kept is not None or states:
