@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "hccl/hccl.h"
+#include "hccl/groups.h"
 
 namespace hostcann::hccl {
 

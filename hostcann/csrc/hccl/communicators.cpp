@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 
-#include "hccl/hccl.h"
+#include "hccl/groups.h"
 
 namespace hostcann::hccl {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "hccl/hccl.h"
+#include "hccl/groups.h"
 
 namespace hostcann::hccl {
 namespace {

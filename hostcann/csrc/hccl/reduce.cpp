@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "hccl/hccl.h"
+#include "hccl/groups.h"
 #include "hostcann/half.h"
 
 namespace hostcann::hccl {
