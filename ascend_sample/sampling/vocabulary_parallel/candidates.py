@@ -14,7 +14,7 @@ from ascend_sample.sampling.vocabulary_parallel.exchange import Field
 from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, RowsOfVerb
 
 
-class Candidates:
+class CandidateRows:
     """Rows that the first ``count`` logits of each rank decide.
 
     Args:

@@ -33,7 +33,7 @@ NO_SCORE: Final = -1.0
 """Less than the score of no weight at all."""
 
 
-class Segments:
+class SegmentRows:
     """Rows without top-k and top-p.
 
     Args:

@@ -27,10 +27,10 @@ from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.output import SamplerOutput
 from ascend_sample.sampling.step.whole_steps import WholeSteps
 from ascend_sample.sampling.vocabulary_parallel.agreement import RankConsistency
-from ascend_sample.sampling.vocabulary_parallel.candidates import Candidates
+from ascend_sample.sampling.vocabulary_parallel.candidates import CandidateRows
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field, gather_fields
 from ascend_sample.sampling.vocabulary_parallel.rows_of_verb import OwnPart, Rows, RowsOfVerb
-from ascend_sample.sampling.vocabulary_parallel.segments import Segments
+from ascend_sample.sampling.vocabulary_parallel.segments import SegmentRows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard, gather_rows
 
 SEGMENTS: Final = 0
@@ -91,8 +91,8 @@ class SplitPlan:
         rank: int,
     ) -> None:
         verbs = verbs_of(batch, whole.keep_ties)
-        self.candidates: list[Candidates] = []
-        self.segments: list[Segments] = []
+        self.candidates: list[CandidateRows] = []
+        self.segments: list[SegmentRows] = []
         for dtype, is_of in ((logits.dtype, ~is_wide), (torch.float32, is_wide)):
             like = logits.new_empty((), dtype=dtype)
             for least, most in CANDIDATES:
@@ -100,11 +100,11 @@ class SplitPlan:
                 if len(rows):
                     of = RowsOfVerb(f"candidates {len(self.candidates)}", rows, batch, like)
                     options = (int(verbs[rows].max()), len(borders.ends))
-                    self.candidates.append(Candidates(of, like, *options))
+                    self.candidates.append(CandidateRows(of, like, *options))
             rows = np.flatnonzero((verbs == SEGMENTS) & is_of)
             if len(rows):
                 of = RowsOfVerb(f"segments {len(self.segments)}", rows, batch, like)
-                self.segments.append(Segments(of, borders, rank))
+                self.segments.append(SegmentRows(of, borders, rank))
         self.gathered = RowSet.of(np.flatnonzero(verbs == GATHER), len(batch), logits.device)
         self.is_edited = bool((is_wide & (verbs != GATHER)).any())
         self.order: Tensor | None = None
@@ -113,7 +113,7 @@ class SplitPlan:
             self.order = to_device(np.argsort(np.concatenate(in_turn)), logits.device)
 
     @property
-    def reduced(self) -> list[Candidates | Segments]:
+    def reduced(self) -> list[CandidateRows | SegmentRows]:
         """Returns the rows that are not gathered, in the order in which they are drawn."""
         return [*self.candidates, *self.segments]
 
