@@ -257,7 +257,8 @@ def check_plain() -> None:
     compare(lambda: [Request(seed=row) for row in range(4)], broken=[290])
     large: dict[str, Any] = {"vocab_size": 32000, "padded": 32000, "dtype": torch.bfloat16}
     sent = compare(lambda: [Request(top_k=50, seed=row) for row in range(8)], **large)
-    # 50 values and ids a row, and what a message has beside its rows; a gather of the logits sends 32,000.
+    # 50 values and ids a row, its largest logit, of which its status is made, and what a message has beside its rows; a
+    # gather of the logits sends 32,000.
     assert sent / 8 <= 8 * 50 + 4 + 72 / 8, sent
 
 
