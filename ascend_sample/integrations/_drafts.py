@@ -52,7 +52,7 @@ def verified(layout: ChainLayout, drawn_ids: Tensor, draft_ids: Tensor, drawn: D
     """
     if drawn is None or layout.most == 0:
         tokens = layout.table(drawn_ids)
-        found = Judgement(tokens, layout.accepted(tokens, layout.padded(draft_ids)))
+        found = Judgement(tokens, layout.accepted(tokens, draft_ids))
     else:
         noise = _noise_of(layout, drawn)
         found = judge_with(drawn.rule, drawn.probabilities, drawn_ids, draft_ids, layout, drawn.proposals, noise)
@@ -74,7 +74,7 @@ def _noise_of(layout: ChainLayout, drawn: DrawnDrafts) -> JudgingNoise:
             device,
         )
     seed, position = to_device(drawn.seed, device), to_device(drawn.position, device)
-    first, judged = layout.places.view(-1, layout.most + 1)[:, 0], layout.places_of_drafts
+    first, judged = layout.first_places, layout.places_of_drafts
     positions = position[judged]
     if drawn.rule == "block":
         numbers = layout.cells_of_drafts.remainder(layout.most + 1)

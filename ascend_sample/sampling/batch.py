@@ -319,9 +319,8 @@ class SamplingBatch:
             self.advance(token_ids)
         elif count:
             self._flush(int(numpy.bincount(host_rows).max()))
-            there = self._table.sent(host_rows)  # before anything is counted, as a device may have no room
             self.row_edits.append_to(host_rows, token_ids)
-            self._allow_stop_token_ids(self._table.advance(host_rows, there))
+            self._allow_stop_token_ids(self._table.advance(host_rows))
 
     def advance(self, token_ids: Tensor, *, are_ids: bool = False) -> None:
         """Takes in one token for each row, as `append` does, without checks.
@@ -340,7 +339,7 @@ class SamplingBatch:
         """
         self._flush(1)
         self.row_edits.append(token_ids, are_ids)
-        self._allow_stop_token_ids(self._table.advance(None, None))
+        self._allow_stop_token_ids(self._table.advance(None))
 
     def set_seeds(self, rows: NDArray[numpy.int64], seeds: NDArray[numpy.int64]) -> None:
         """Gives rows other seeds: ranks that share a vocabulary draw with those of the first."""

@@ -225,7 +225,7 @@ def _verified(asked: _Asked) -> VerifiedDrafts:
     layout = places.layout
     if sampler.split is not None and rule == "match":
         split = sampler.split.draw(logits, places, allowed, Purpose.DRAW)
-        return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
+        return _matched(layout, split.token_ids, split.status, places.draft_ids, split.logprobs)
     steps = sampler.whole
     plan = steps.plan_of(logits, places, allowed)
     if plan.placement.is_native:
@@ -233,12 +233,14 @@ def _verified(asked: _Asked) -> VerifiedDrafts:
     drawn = steps.draw(logits, places, allowed, plan, Purpose.DRAW)
     if rule == "match":
         logprobs = steps.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
-        return _matched(layout, drawn.token_ids, drawn.status, places.padded, logprobs)
+        return _matched(layout, drawn.token_ids, drawn.status, places.draft_ids, logprobs)
     assert isinstance(layout, ChainLayout), "trees are for the rule match"
     probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
     tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
-    of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
-    logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan)
+    logprobs = None
+    if plan.logprobs is not None:
+        of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
+        logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan)
     return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
@@ -272,14 +274,14 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
 
 
 def _matched(
-    layout: PlacesLayout, drawn_ids: Tensor, status: Tensor, padded: Tensor, logprobs: Logprobs | None
+    layout: PlacesLayout, drawn_ids: Tensor, status: Tensor, draft_ids: Tensor, logprobs: Logprobs | None
 ) -> VerifiedDrafts:
     """Returns what requests get by the rule match, of the tokens and statuses of all places that are reached."""
     if isinstance(layout, TreeLayout):
-        return _of_tree(layout.followed(drawn_ids, status, padded), logprobs)
+        return _of_tree(layout.followed(drawn_ids, status, draft_ids), logprobs)
     assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.table(drawn_ids)
-    return cut(layout, tokens, layout.accepted(tokens, padded), status, logprobs)
+    return cut(layout, tokens, layout.accepted(tokens, draft_ids), status, logprobs)
 
 
 def _of_tree(followed: Followed, logprobs: Logprobs | None) -> VerifiedDrafts:
@@ -289,7 +291,7 @@ def _of_tree(followed: Followed, logprobs: Logprobs | None) -> VerifiedDrafts:
 def cut(
     layout: ChainLayout, tokens: Tensor, accepted: Tensor, status: Tensor, logprobs: Logprobs | None
 ) -> VerifiedDrafts:
-    """Returns tokens, which are overwritten, and statuses without what is beyond the accepted drafts."""
+    """Returns tokens and statuses, which are overwritten, without what is beyond the accepted drafts."""
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
         tokens.masked_fill_(is_beyond, NO_TOKEN),

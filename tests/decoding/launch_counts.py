@@ -154,9 +154,9 @@ RUNS: Final = {
             ("greedy", GREEDY, "gamma 1", 1, 30, 0),
             ("greedy", GREEDY, "gamma 4", 4, 36, 0),
             ("greedy", GREEDY, "n-grams", 4, 40, 0),
-            ("drawn", DRAWN, "gamma 1", 1, 105, 5),
-            ("drawn", DRAWN, "gamma 4", 4, 117, 5),
-            ("drawn", DRAWN, "n-grams", 4, 112, 4),
+            ("drawn", DRAWN, "gamma 1", 1, 85, 4),
+            ("drawn", DRAWN, "gamma 4", 4, 97, 4),
+            ("drawn", DRAWN, "n-grams", 4, 93, 3),
         )
     },
 }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ascend_sample.sampling.drafts.places import ChainLayout, DraftPlaces
+from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout, DraftPlaces
 from ascend_sample.sampling.draws.noise import Purpose, exponential_noise
 from ascend_sample.sampling.draws.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
 from ascend_sample.sampling.rows.table import to_device
@@ -54,24 +54,24 @@ class Proposals:
             return self.probabilities.gather(1, ids).squeeze(1)
         return torch.where(self.candidates == ids, self.probabilities, 0.0).sum(1)
 
-    def subtracted_from(self, rows: Tensor, drafts: Tensor, draft_ids: Tensor) -> Tensor:
-        """Returns max(rows - q, 0), in place of the rows.
+    def subtracted_from(self, rows: Tensor, draft_ids: Tensor, drafts: Tensor | None = None) -> Tensor:
+        """Returns max(rows - q, 0).
 
         Args:
             rows: float32 [rows, vocab_size], probabilities that may be scaled down.
-            drafts: int64 [rows], whose q each row is for.
-            draft_ids: int64 [rows], these drafts, each of the vocabulary or as many as that has.
+            draft_ids: int64 [rows], whose q each row is for.
+            drafts: int64 [rows], the numbers of these drafts. None: they are all drafts in their order.
         """
         vocab_size = rows.shape[1]
         if self.probabilities is None:
             is_there = torch.arange(vocab_size, device=rows.device) == draft_ids.unsqueeze(1)
-            return rows.masked_fill_(is_there, 0)
-        of_rows = self.probabilities.index_select(0, drafts)
+            return rows.masked_fill(is_there, 0)
+        of_rows = self.probabilities if drafts is None else self.probabilities.index_select(0, drafts)
         if self.candidates is None:
-            return rows.sub_(of_rows).clamp_(min=0)
-        ids = self.candidates.index_select(0, drafts)
-        of_rows = of_rows.masked_fill_((ids < 0) | (ids >= vocab_size), 0).neg_()
-        return rows.scatter_add_(1, ids.clamp_(0, vocab_size - 1), of_rows).clamp_(min=0)
+            return (rows - of_rows).clamp_(min=0)
+        ids = self.candidates if drafts is None else self.candidates.index_select(0, drafts)
+        of_rows = of_rows.masked_fill((ids < 0) | (ids >= vocab_size), 0).neg_()
+        return rows.scatter_add(1, ids.clamp(0, vocab_size - 1), of_rows).clamp_(min=0)
 
 
 class Judgement(NamedTuple):
@@ -147,30 +147,28 @@ def judge_with(
     noise: JudgingNoise,
 ) -> Judgement:
     """Does what `judge` does, of requests some of which have drafts, with given noise."""
-    vocab_size, padded = probabilities.shape[1], layout.padded(draft_ids)
-    ids = layout.draft_table(padded)
-    counts = layout.first_without(ids >= 0)
-    cells = (layout.places * vocab_size + ids.clamp(0, vocab_size - 1).view(-1)).view(-1)
-    p = probabilities.view(-1).index_select(0, cells).view_as(ids).masked_fill_(ids >= vocab_size, 0)
-    of_drafts = proposals.of_drafts(draft_ids.clamp(0, vocab_size - 1))
-    q = torch.ones_like(p) if of_drafts is None else layout.draft_table(pad(of_drafts, (0, 1)))
-    uniform = layout.draft_table(pad(torch.exp(-noise.acceptance), (0, 1)))
+    vocab_size, ids = probabilities.shape[1], layout.draft_table(draft_ids, NO_TOKEN)
+    inside = draft_ids.clamp(0, vocab_size - 1)
+    cells = torch.add(inside, layout.places_of_drafts, alpha=vocab_size)
+    p, is_unknown = probabilities.view(-1).index_select(0, cells), inside != draft_ids
+    q, uniform = proposals.of_drafts(inside), torch.exp(-noise.acceptance)
     if rule == "standard":
-        accepted = torch.minimum(layout.first_without(uniform * q < p), counts)
+        stays = ((uniform if q is None else uniform * q) < p).masked_fill_(is_unknown, False)
+        accepted = layout.first_without(layout.draft_table(stays, False))
     else:
-        joint = _joint_ratios(p, q)
-        found = _chances_of_block(joint, p, probabilities, layout, padded, proposals, counts)
-        after = layout.columns + 1
-        accepted = torch.where((uniform < found) & (after <= counts.unsqueeze(1)), after, 0).amax(1)
-    place = layout.places.view_as(ids)[:, 0] + accepted
-    draft = layout.drafts.view_as(ids).gather(1, accepted.unsqueeze(1)).squeeze(1)
-    rows = probabilities.index_select(0, place)
-    scaled = rows.clone() if rule == "standard" else rows * joint.gather(1, accepted.unsqueeze(1))
-    left = proposals.subtracted_from(scaled, draft.clamp(max=len(draft_ids) - 1), padded.index_select(0, draft))
+        p, uniform = layout.draft_table(p.masked_fill_(is_unknown, 0), 0), layout.draft_table(uniform, 1)
+        joint = _joint_ratios(p, torch.ones_like(p) if q is None else layout.draft_table(q, 1))
+        counts, after = layout.first_without(ids >= 0), layout.columns + 1
+        chances = _chances_of_block(joint, p, probabilities, layout, draft_ids, proposals, counts)
+        accepted = torch.where((uniform < chances) & (after <= counts.unsqueeze(1)), after, 0).amax(1)
+    column, place = accepted.unsqueeze(1), layout.first_places + accepted
+    draft_id, rows = ids.gather(1, column).squeeze(1), probabilities.index_select(0, place)
+    scaled = rows if rule == "standard" else rows * joint.gather(1, column)
+    left = proposals.subtracted_from(scaled, draft_id, layout.drafts_of_places.index_select(0, place))
     left = torch.where(left.amax(1, keepdim=True) > 0, left, rows)
     replacement = left.div_(noise.resampling).argmax(1)  # of requests that reject one; the others have it too
-    token = torch.where(accepted < counts, replacement, drawn_ids.index_select(0, place))
-    return Judgement(torch.where(layout.columns == accepted.unsqueeze(1), token.unsqueeze(1), ids), accepted)
+    token = torch.where(draft_id < 0, drawn_ids.index_select(0, place), replacement)
+    return Judgement(ids.scatter_(1, column, token.unsqueeze(1)), accepted)
 
 
 def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPlaces, keep_ties: bool) -> Tensor:
@@ -191,9 +189,8 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
 
 def never_empty(probabilities: Tensor) -> Tensor:
     """Returns probabilities with id 0 for NaN, in rows in which nothing may be drawn, in place."""
-    is_nothing = probabilities[:, 0].isnan()
-    probabilities.nan_to_num_(0.0)[:, 0].masked_fill_(is_nothing, 1.0)
-    return probabilities
+    probabilities[:, 0].nan_to_num_(1.0)
+    return probabilities.nan_to_num_(0.0)
 
 
 def finite_kept(kept: Tensor) -> Tensor:
@@ -215,7 +212,7 @@ def _chances_of_block(
     p: Tensor,
     probabilities: Tensor,
     layout: ChainLayout,
-    padded: Tensor,
+    draft_ids: Tensor,
     proposals: Proposals,
     counts: Tensor,
 ) -> Tensor:
@@ -225,8 +222,7 @@ def _chances_of_block(
     else:
         of_drafts = joint.view(-1).index_select(0, layout.cells_of_drafts).unsqueeze(1)
         rows = probabilities.index_select(0, layout.places_of_drafts) * of_drafts
-        left = proposals.subtracted_from(rows, layout.all_drafts, padded[:-1])
-        rest = layout.draft_table(pad(left.sum(1), (0, 1)))
+        rest = layout.draft_table(proposals.subtracted_from(rows, draft_ids).sum(1), 0)
     # A draft is judged by what is left at the place behind it; the last of a request by the joint ratio alone.
     rest, behind = pad(rest[:, 1:], (0, 1)), pad(joint[:, 1:], (0, 1))
     whole = rest + 1.0 - behind

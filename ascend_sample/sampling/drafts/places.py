@@ -9,6 +9,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.edits.bitmask import Bitmask
@@ -30,8 +31,8 @@ class PlacesLayout:
     Args:
         counts: int64 [requests], how many drafts each has.
         column: int64 [places], after how many of its request's drafts each place is.
-        before: int64 [places, most], where the drafts before each place are in what `padded` returns; where it has
-            fewer, what that ends with.
+        before: int64 [places, most], the numbers of the drafts before each place; where it has fewer, how many drafts
+            there are.
         device: of the drafts.
 
     Attributes:
@@ -45,11 +46,6 @@ class PlacesLayout:
         self.counts, self.column, self.before, self.device = counts, column, before, device
         self.most = before.shape[1]
         self.request, self.ends = requests_of_places(counts), numpy.cumsum(counts + 1)
-        self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
-
-    def padded(self, draft_ids: Tensor) -> Tensor:
-        """Returns the drafts with what stands where there is none."""
-        return torch.cat((draft_ids, self._none))
 
 
 def requests_of_places(counts: Ids) -> Ids:
@@ -68,10 +64,12 @@ class ChainLayout(PlacesLayout):
         columns: int64 [most + 1] on the device, from 0 on.
         is_draft: bool [places], whether a draft is judged there: all but the last of a request.
         is_even: whether all requests have as many drafts, so that places in order are a table.
-        drafts, places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request
-            has fewer drafts, what `padded` ends with, and its last place.
-        places_of_drafts, cells_of_drafts, all_drafts: int64 [drafts] on the device, where each is judged, its cell in a
-            table, and its number.
+        places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request has fewer
+            drafts, its last place.
+        first_places: int64 [requests], those in the first column.
+        places_of_drafts, cells_of_drafts: int64 [drafts] on the device, where each is judged, and its cell in a table.
+        drafts_of_places: int64 [places] on the device, the number of the draft that is judged there; of the last one of
+            a request, any.
     """
 
     def __init__(self, counts: Ids, device: torch.device) -> None:
@@ -89,16 +87,22 @@ class ChainLayout(PlacesLayout):
         cells = request * (most + 1) + column
         self.is_draft = column < counts[request]
         self.is_even = len(cells) == len(counts) * (most + 1)
-        of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft], numpy.arange(beyond))
-        parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, cells)
+        of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft])
+        of_places = numpy.minimum(numpy.arange(len(request)) - request, max(0, beyond - 1))
+        parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, of_places, cells)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
-        self.drafts, self.places, self.columns = sent[:3]
-        self.places_of_drafts, self.cells_of_drafts, self.all_drafts, self._cells = sent[3:]
+        self._drafts, self.places, self.columns = sent[:3]
+        self.places_of_drafts, self.cells_of_drafts, self.drafts_of_places, self._cells = sent[3:]
+        self.first_places = self.places.view(-1, most + 1)[:, 0]
         self._most = torch.full((1,), most, dtype=torch.int64, device=device)
 
     def table(self, of_places: Tensor) -> Tensor:
-        """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
-        return of_places.index_select(0, self.places).view(-1, self.most + 1)
+        """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated.
+
+        It may be a view of them.
+        """
+        rows = of_places if self.is_even else of_places.index_select(0, self.places)
+        return rows.view(-1, self.most + 1)
 
     def spread(self, of_places: Tensor, beyond: int) -> Tensor:
         """Returns [requests, most + 1] of what places have, and ``beyond`` beyond a request's places."""
@@ -111,18 +115,20 @@ class ChainLayout(PlacesLayout):
         """Returns [places] of a table."""
         return table.view(-1).index_select(0, self._cells)
 
-    def accepted(self, tokens: Tensor, padded: Tensor) -> Tensor:
+    def accepted(self, tokens: Tensor, draft_ids: Tensor) -> Tensor:
         """Returns how many drafts of each request, from the first on, are what their places have, int64 [requests].
 
         Args:
             tokens: int64 [requests, most + 1], what the places have, each an id.
-            padded: the drafts, as `padded` returns them.
+            draft_ids: int64 [drafts].
         """
-        return self.first_without(tokens == self.draft_table(padded))  # never in the last column
+        return self.first_without(tokens == self.draft_table(draft_ids, NO_TOKEN))  # never in the last column
 
-    def draft_table(self, of_drafts: Tensor) -> Tensor:
-        """Returns [requests, most + 1] of what drafts have; what `padded` ends with where there is none."""
-        return of_drafts.index_select(0, self.drafts).view(-1, self.most + 1)
+    def draft_table(self, of_drafts: Tensor, beyond: float) -> Tensor:
+        """Returns [requests, most + 1] of what drafts have, and ``beyond`` where there is none: no view of them."""
+        if self.is_even:
+            return pad(of_drafts.view(len(self.counts), self.most), (0, 1), value=beyond)
+        return pad(of_drafts, (0, 1), value=beyond).index_select(0, self._drafts).view(-1, self.most + 1)
 
     def first_without(self, stays: Tensor) -> Tensor:
         """Returns the first column of each row, bool [requests, most + 1], that is False, int64 [requests]."""
@@ -141,11 +147,11 @@ class DraftPlaces(SamplingBatch):
 
     Attributes:
         requests, layout: as they were given.
-        padded: the drafts of the call, as `PlacesLayout.padded` returns them.
+        draft_ids: int64 [drafts], those of the call.
     """
 
     row_edits: PlaceEdits
-    padded: Tensor
+    draft_ids: Tensor
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
         super().__init__(batch.vocab_size, batch.device)
@@ -165,8 +171,8 @@ class DraftPlaces(SamplingBatch):
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
         self.follow_requests()
-        self.padded = self.layout.padded(draft_ids)
-        self.row_edits.count_drafts(self.padded)
+        self.draft_ids = draft_ids
+        self.row_edits.count_drafts(draft_ids)
         if self.requests.row_edits.rules:
             self._apply_rules(draft_ids)
 
@@ -241,9 +247,9 @@ class PlaceEdits(RowEdits):
         self._layout = layout
         self.plan_is_stale = True
 
-    def count_drafts(self, padded: Tensor) -> None:
-        """Lets penalties count these drafts, as `PlacesLayout.padded` returns them."""
-        self._drafts = padded
+    def count_drafts(self, draft_ids: Tensor) -> None:
+        """Lets penalties count these drafts."""
+        self._drafts = draft_ids
 
     def flush(self, more: int = 0) -> None:
         """Makes the plan, if it is stale; the lists may lie elsewhere since the last step."""

@@ -8,6 +8,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.drafts.places import NO_TOKEN, Ids, PlacesLayout, requests_of_places
 from ascend_sample.sampling.rows.parameters import RowStatus
@@ -46,7 +47,7 @@ class TreeLayout(PlacesLayout):
         self.parents = parents
         request, starts = requests_of_places(counts), numpy.cumsum(counts + 1) - counts - 1
         everyone = numpy.arange(len(parents))
-        beyond, end = int(counts.sum()), len(parents)  # where `padded` has no token, and no place is
+        beyond, end = int(counts.sum()), len(parents)  # numbers that no draft and no place has
         draft = numpy.where(parents < 0, beyond, everyone - request - 1)
         above = numpy.where(parents < 0, everyone, starts[request] + parents)
         levels, place = [], everyone
@@ -62,7 +63,7 @@ class TreeLayout(PlacesLayout):
         number = numpy.arange(len(followers)) - numpy.repeat(numpy.cumsum(each) - each, each)
         children = numpy.full((end + 1, max(1, int(each.max(initial=0)))), end)  # a row more, for what no place is
         children[above[followers], number] = followers
-        drafts = numpy.append(draft, beyond)[children]
+        drafts = numpy.append(draft, 0)[children]  # where no place is, any: its end is there however it compares
         self._number = everyone - starts[request]
         parts = (drafts.ravel(), children.ravel(), numpy.append(self._number, NO_TOKEN), starts)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
@@ -71,18 +72,18 @@ class TreeLayout(PlacesLayout):
         self._end = torch.full((1,), end, dtype=torch.int64, device=device)
         self._no_status = torch.full((1,), RowStatus.OK, dtype=torch.int8, device=device)
 
-    def followed(self, drawn_ids: Tensor, status: Tensor, padded: Tensor) -> Followed:
+    def followed(self, drawn_ids: Tensor, status: Tensor, draft_ids: Tensor) -> Followed:
         """Follows the first of a place's drafts that is the token drawn there, from the root on.
 
         Args:
             drawn_ids: int64 [places], what places have; of those that are not reached, anything.
             status: int8 [places].
-            padded: the drafts, as `padded` returns them.
+            draft_ids: int64 [drafts].
         """
-        drawn = torch.cat((drawn_ids, self._none))
-        drafts = padded.index_select(0, self._drafts).view_as(self._children)
-        following = torch.where(drafts == drawn.unsqueeze(1), self._children, self._end).amin(1)
-        way = [self._roots]
+        drawn, way = pad(drawn_ids, (0, 1), value=NO_TOKEN), [self._roots]
+        if self.most:
+            drafts = draft_ids.index_select(0, self._drafts).view_as(self._children)
+            following = torch.where(drafts == drawn.unsqueeze(1), self._children, self._end).amin(1)
         for _ in range(self.most):
             way.append(following.index_select(0, way[-1]))
         cells = torch.stack(way, 1)

@@ -6,6 +6,7 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.edits.apply import FRONT, Biases, Penalties, with_drafts
 from ascend_sample.sampling.edits.processing import scaling_of
@@ -52,11 +53,12 @@ class PenalizedRows:
         """Returns the ids that the rows have seen, and their occurrences, as `Penalties` has them.
 
         Args:
-            drafts: int64 [drafts + 1], those of the step, and what stands where there is none.
+            drafts: int64 [drafts], those of the step.
         """
         ids = self._slots.ids.index_select(0, self._held_there)
         if drafts is not None and self._before is not None:
-            drafts = drafts.index_select(0, self._before.view(-1)).view_as(self._before)
+            padded = pad(drafts, (0, 1), value=-1)  # where a row has fewer
+            drafts = padded.index_select(0, self._before.view(-1)).view_as(self._before)
         else:
             drafts = None
         return with_drafts(ids, self._occurrences_of, drafts, self._slots.vocab_size)

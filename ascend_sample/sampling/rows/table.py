@@ -213,50 +213,43 @@ class RowTable:
             self._tensors[dtype].index_copy_(1, index, values_there)
         self._changed.clear()
 
-    def advance(self, rows: NDArray[numpy.int64] | None, there: tuple[Tensor, Tensor] | None) -> NDArray[numpy.int64]:
-        """Counts one more token of `rows` (None: all) on both sides; returns the rows whose `min_tokens` this fulfils.
+    def advance(self, rows: NDArray[numpy.int64] | None) -> NDArray[numpy.int64]:
+        """Counts one more token of `rows`, None for all; returns the rows whose `min_tokens` this fulfils.
+
+        The device hears of it when somebody asks it for positions.
 
         Args:
             rows: int64; a row may occur several times.
-            there: what `sent` returns for them.
         """
         host, length = self.host.buffers["int64"], self.host.length
         position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
         was_counting = left > 0
-        if rows is None or there is None:
+        if rows is None:
             position += 1
             self._behind += not self._is_shared
             if not numpy.count_nonzero(was_counting):
                 return NO_ROWS
             left -= was_counting
         else:
-            self._catch_up()
-            if not self._is_shared:
-                self._tensors["int64"][POSITION].index_add_(0, *there)
+            self._is_elsewhere = not self._is_shared
             numpy.add.at(position, rows, 1)
             numpy.subtract.at(left, rows, 1)
             numpy.maximum(left, 0, out=left)
         return numpy.flatnonzero(was_counting & (left == 0))
 
-    def sent(self, rows: NDArray[numpy.int64]) -> tuple[Tensor, Tensor]:
-        """Returns rows on the device, and a one for each: for `advance`, which then needs no more room there."""
-        there = to_device(rows, self.device)
-        return there, torch.ones_like(there)
-
     def place_at(self, positions: NDArray[numpy.int64]) -> None:
         """Puts all rows at other positions; the device hears of them when somebody asks it."""
         self.host.buffers["int64"][POSITION, : self.host.length] = positions
-        self._behind, self._is_elsewhere = 0, not self._is_shared
+        self._is_elsewhere = not self._is_shared
 
     @in_normal_mode
     def _catch_up(self) -> None:
         """Counts on the device the tokens of `advance` that it has not seen: steps themselves do not read positions."""
         if self._is_elsewhere:
             self._tensors["int64"][POSITION].copy_(to_device(self.host.buffers["int64"][POSITION], self.device))
-            self._is_elsewhere = False
-        if self._behind:
+        elif self._behind:
             self._tensors["int64"][POSITION].add_(self._behind)
-            self._behind = 0
+        self._behind, self._is_elsewhere = 0, False
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` rows, by doubling: a growing batch copies each row a constant number of times.

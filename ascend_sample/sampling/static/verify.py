@@ -7,6 +7,7 @@ from typing import Final
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
@@ -179,11 +180,12 @@ class StaticVerification:
         """Judges `draft_ids` by `logits`, writes what the attributes say, and waits for nothing."""
         step, layout, drafts = self._step, self._layout, None
         if step.edits.history:
-            drafts = layout.padded(self.draft_ids).index_select(0, self._before.view(-1)).view_as(self._before)
+            padded = pad(self.draft_ids, (0, 1), value=NO_TOKEN)
+            drafts = padded.index_select(0, self._before.view(-1)).view_as(self._before)
         edited = step.draw(drafts)
         if self._noise is None:
             tokens = layout.table(step.token_ids)
-            accepted = layout.accepted(tokens, layout.padded(self.draft_ids))
+            accepted = layout.accepted(tokens, self.draft_ids)
         else:
             probabilities = never_empty(step.distributions().probabilities(edited))
             proposals = Proposals(self.draft_probabilities, self.draft_candidates)

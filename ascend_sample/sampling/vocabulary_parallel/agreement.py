@@ -107,7 +107,7 @@ class RankConsistency:
             masks += edits["bitmask_rows"].numpy().tobytes()
         values.append(masks)
         if isinstance(batch, DraftPlaces):
-            drafts = batch.layout.before.tobytes() + (batch.padded.numpy().tobytes() if logits.is_cpu else b"")
+            drafts = batch.layout.before.tobytes() + (batch.draft_ids.numpy().tobytes() if logits.is_cpu else b"")
         values.append(drafts)
         digests = b"".join(hashlib.blake2b(value, digest_size=DIGEST_BYTES).digest() for value in values)
         return torch.frombuffer(bytearray(digests), dtype=torch.uint8)
