@@ -7,6 +7,7 @@
 
 #include "cpu/draws/race.h"
 #include "cpu/filters/distribution.h"
+#include "cpu/filters/histogram_filters.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
@@ -37,35 +38,40 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
 }
 
-/// Top-p alone.
+/// Top-p alone, of a row whose draw by segments bounds do not decide, or of one that is drawn by
+/// rank.
 template <typename Type>
 size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                     Workspace& work) {
-  TopP<Type> top_p(row, arguments, scratch, work);
-  if (const std::optional<size_t> selected = top_p.sample(scratch.history)) {
-    return *selected;
+  if (!arguments.segments.has_value()) {
+    if (const auto drawn = draw_nucleus(row, arguments, scratch.history, work)) {
+      return *drawn;
+    }
   }
-  const Row<Float32> infinities = infinities_of(row, scratch, work);
-  RowArguments without_status = arguments;
-  without_status.status = {};
-  TopP<Float32> shared(infinities, without_status, scratch, work);
-  const size_t selected = *shared.sample(scratch.history);
-  for (float& logit : arguments.kept) {
-    logit = logit == 0.0F ? kInfinity : -kInfinity;
+  const Groups groups = groups_for(kMostCandidates, row.vocab_size(), work);
+  const RowSum sum = scan_sum(row, groups, work.chunk_sums);
+  if (sum.maximum == -kInfinity) {
+    fill(arguments.kept, -kInfinity);
+    return 0;
   }
-  return selected;
+  if (sum.maximum == kInfinity) {
+    const size_t selected =
+        sample_top_p(infinities_of(row, scratch, work), arguments, scratch, work);
+    for (float& logit : arguments.kept) {
+      logit = logit == 0.0F ? kInfinity : -kInfinity;
+    }
+    return selected;
+  }
+  return TopP<Type>(row, groups, sum, arguments, scratch, work).sample();
 }
 
 /// The place in `row`, which is what was left, that is drawn where there is no top-k; none where
 /// that takes a sum over whole chunks. q belongs to the rank, or without a filter to the id.
 template <typename Type>
 std::optional<size_t> draw_compacted(const Row<Type>& row, const uint32_t* ids,
-                                     const RowArguments& arguments, Scratch& scratch,
-                                     Workspace& work) {
+                                     const RowArguments& arguments, Workspace& work) {
   if (arguments.uses_p()) {
-    TopP<Type> top_p(row, arguments, scratch, work);
-    History history;  // the next row need not be masked
-    return kHasFewValues<Type> ? top_p.sample(history) : top_p.sample_with_bounds();
+    return std::nullopt;
   }
   float* const noise = work.weights;  // nothing is weighed here
   arguments.noise->pick(ids, row.vocab_size(), noise);
@@ -105,7 +111,7 @@ std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments argume
   const std::optional<size_t> place =
       use_k ? sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
                            scratch, work)
-            : draw_compacted(rest, compacted->ids, arguments, scratch, work);
+            : draw_compacted(rest, compacted->ids, arguments, work);
   return place.has_value() ? std::optional<size_t>(compacted->ids[*place]) : std::nullopt;
 }
 
@@ -163,14 +169,8 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    const bool is_likely_large = scratch.history.large > 1;
-    const auto drawn =
-        is_likely_large ? std::nullopt : draw_nucleus(row, arguments, scratch.history, work);
-    if (drawn.has_value()) {
+    if (const auto drawn = draw_nucleus(row, arguments, scratch.history, work)) {
       return *drawn;
-    }
-    if (kHasFewValues<Type> && arguments.temperature == 1.0F) {
-      return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
     }
   }
   const Groups groups{kSegmentLines, work.maxima};

@@ -11,16 +11,11 @@ namespace ascend_sample::cpu {
 /// What worked for the nucleus of the row before is tried first, since rows tend to be alike.
 /// Results do not depend on it.
 struct History {
-  enum FirstTry : uint8_t { kFew, kSumBounds, kExactSum };
-
-  FirstTry first_try = kFew;
   double depth = 0;   // of the nucleus: from the logarithm of the row's sum to its last logit
-  uint8_t large = 0;  // rows one after the other whose nucleus was much of them
+  uint8_t large = 0;  // rows one after the other whose nucleus was large
 
-  void remember(FirstTry next) {
-    first_try = next;
-    large = next != kExactSum ? 0 : large == 0 ? 1 : 2;
-  }
+  bool is_likely_large() const { return large > 1; }
+  void note_large(bool is_large) { large = !is_large ? 0 : large == 0 ? 1 : 2; }
 };
 
 /// Memory that one thread reuses from row to row: a few times the size of a row.

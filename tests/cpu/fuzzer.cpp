@@ -242,8 +242,7 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
     }
     // What is tried first must not matter: each path tries another way first.
     scratch.history = fuzz_case.history;
-    scratch.history.first_try =
-        static_cast<History::FirstTry>((fuzz_case.history.first_try + path.number) % 3);
+    scratch.history.large = static_cast<uint8_t>((fuzz_case.history.large + path.number) % 3);
     scratch.history.depth += path.number;
     const Call& own_call = std::get<Call>(placed.call());
     const Output output = run(*path.target.kernel, own_call, scratch);

@@ -1,15 +1,12 @@
-// Top-k, and top-p alone, where the candidates are many: logits of 16 bits are counted, not sorted.
+// Top-k where the candidates are many: logits of 16 bits are counted, not sorted.
 #pragma once
 
 #include <cmath>
 #include <optional>
 
-#include "cpu/draws/contenders.h"
 #include "cpu/draws/draw.h"
-#include "cpu/draws/segments.h"
 #include "cpu/filters/histogram.h"
 #include "cpu/filters/kept_list.h"
-#include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/kept.h"
 #include "cpu/rows/temperature.h"
@@ -81,118 +78,10 @@ class HistogramFilters {
     return id_of(draw(total, noise_of(count)));
   }
 
-  /// Top-p alone, whatever the row. For a draw by segments, groups were scanned.
-  size_t sample_top_p(const Groups& groups, History& history) {
-    histogram_.add(row_);
-    histogram_.take(work_.bin_patterns, bins_);
-    if (bins_.size == 0) {
-      return select_nothing();
-    }
-    weigh();
-    const double sum = sum_exponentials(bins_);
-    set_probabilities(bins_, sum);
-    const Prefix nucleus = nucleus_of(bins_, arguments_.target());
-    remember(nucleus, std::log(sum) + double{bins_.values[0]}, history);
-    const size_t count = keep(nucleus);
-    write_kept();
-    if (!arguments_.is_drawn()) {
-      return id_of(0);
-    }
-    if (arguments_.segments.has_value()) {
-      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count, groups), arguments_,
-                         work_);
-    }
-    const float* q = noise_of(count);
-    if (count > kMostCandidates) {
-      if (const std::optional<size_t> rank = draw_contender(q, count)) {
-        return id_of(*rank);
-      }
-    }
-    if (!arguments_.rules.softmaxes_again) {
-      return id_of(draw(sum, q));
-    }
-    for (size_t bin = 0; bin < bins_.size; ++bin) {
-      bins_.exponentials[bin] = second_weight(bin);
-    }
-    return id_of(draw(sum_exponentials(bins_), q));
-  }
-
-  /// Below the likely end of the row's nucleus, if it is like that of the row before.
-  static float lowest_of_nucleus(const ApproximateSum& approximate, const History& history) {
-    constexpr double kSlack = 0.25;
-    return static_cast<float>(std::log(approximate.sum) - history.depth - kSlack);
-  }
-
-  /// Branch B, where the nucleus is above `low`, that is not much of the row, and bounds of the sum
-  /// decide the draw; else none.
-  std::optional<size_t> try_top_p(const ApproximateSum& approximate, const Groups& groups,
-                                  float low, History& history) {
-    const size_t found = hit_above(row_, groups, low, work_.hits);
-    if (found == 0 || (found > row_.vocab_size() / kFewerThan && found > kMostSorted)) {
-      return std::nullopt;
-    }
-    histogram_.add(row_, work_.hits);
-    histogram_.take(work_.bin_patterns, bins_);
-    const float maximum = bins_.values[0];
-    weigh();
-    const double known = sum_exponentials(bins_);
-    const SumBounds sum =
-        bound_sum({maximum, approximate.sum}, {known, sum_approximately(bins_)}, row_.chunks());
-    const auto exponential_of = [this](size_t bin) { return bins_.exponentials[bin]; };
-    const auto end_by = [&](double total) {
-      return prefix_exceeding(bins_, arguments_.target() * total, exponential_of);
-    };
-    std::optional<Prefix> least = end_by(sum.least);
-    std::optional<Prefix> most = end_by(sum.most);
-    if (!most.has_value()) {
-      return std::nullopt;
-    }
-    remember(*most, std::log(approximate.sum), history);
-    if (arguments_.uses_min_p()) {
-      // With some room, since probabilities are rounded before they are compared.
-      for (size_t bin = 0; bin < bins_.size; ++bin) {
-        bins_.weights[bin] = static_cast<float>(exponential_of(bin));
-      }
-      least = staying_of(bins_, *least, arguments_.with_min_p_times(1 + kUnsure));
-      most = staying_of(bins_, *most, arguments_.with_min_p_times(1 - kUnsure));
-    }
-    if (arguments_.wants_kept() && least->ranks != most->ranks) {
-      return std::nullopt;
-    }
-    bins_.keep(*most);
-    std::optional<size_t> rank = 0;
-    if (arguments_.is_drawn()) {
-      const auto exponential_of_rank = [&](size_t rank) {
-        return exponential_of(prefix_to(bins_, rank).bin);
-      };
-      rank = draw_surely(noise_of(most->ranks), least->ranks, most->ranks, sum,
-                         exponential_of(most->bin), arguments_, work_.noise_minima,
-                         exponential_of_rank, [&](size_t rank, double exponential) {
-                           return exponential_of_rank(rank) <= exponential;
-                         });
-    }
-    if (!rank.has_value()) {
-      return std::nullopt;
-    }
-    write_kept();
-    return id_of(*rank);
-  }
-
  private:
-  /// The part of a row up to which counting some of it is better than counting all; so are few.
-  static constexpr size_t kFewerThan = 4;
-
   /// Where the guess for top-k has that many times k, they are mostly ties, which need not be
   /// counted.
   static constexpr size_t kMostTies = 8;
-
-  void remember(const Prefix& nucleus, double log_sum, History& history) const {
-    const size_t many = row_.vocab_size() / (2 * kFewerThan);
-    history.depth = log_sum - double{bins_.values[nucleus.bin]};
-    history.remember(nucleus.ranks <= kMostCandidates ? History::kFew
-                     : nucleus.ranks <= many          ? History::kSumBounds
-                                                      : History::kExactSum);
-  }
 
   /// Keeps what min-p leaves of the first ranks. Returns their number.
   size_t keep(const Prefix& first) {
@@ -207,40 +96,6 @@ class HistogramFilters {
   }
 
   const float* noise_of(size_t count) { return contiguous(*arguments_.noise, count, scratch_); }
-
-  /// The weight of a bin's ranks in the second softmax, of the probabilities in bins_.weights, but
-  /// for its sum.
-  double second_weight(size_t bin) const {
-    return exp_not_positive(double{bins_.weights[bin]} - double{bins_.weights[0]});
-  }
-
-  /// The weight of a bin's ranks in the draw from a nucleus, but for a common factor.
-  double draw_weight(size_t bin) const {
-    return arguments_.rules.softmaxes_again ? second_weight(bin) : bins_.exponentials[bin];
-  }
-
-  /// The rank that is drawn from a large nucleus, where noise alone excludes most; none where it
-  /// does not.
-  std::optional<size_t> draw_contender(const float* q, size_t count) const {
-    const double ratio = 1.0 / draw_weight(bins_.size - 1);
-    const Contenders contenders =
-        find_contenders(q, count, arguments_.eps, ratio, work_.noise_minima);
-    if (contenders.is_open) {
-      return std::nullopt;
-    }
-    size_t best = contenders.ranks[0];
-    double best_score = -1;
-    for (size_t i = 0; i < contenders.count; ++i) {
-      const size_t rank = contenders.ranks[i];
-      const double score = draw_weight(prefix_to(bins_, rank).bin) /
-                           double{__builtin_fabsf(q[rank]) + arguments_.eps};
-      if (score > best_score) {
-        best = rank;
-        best_score = score;
-      }
-    }
-    return best;
-  }
 
   size_t draw(double total, const float* q) const {
     return draw_from_all(bins_, total, q, arguments_.eps, work_.values);
@@ -305,19 +160,15 @@ class HistogramFilters {
     exp_differences(values, bins_.size, maximum, bins_.exponentials);
   }
 
-  SegmentedDraw<Type> segmented_draw(const Groups& groups, float maximum) const {
-    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_};
-  }
-
   /// What the first ranks are of the row.
-  Cut cut_of(size_t count, const Groups& groups = {1, nullptr}) const {
-    return {bins_.values[prefix_to(bins_, count - 1).bin], id_of(count - 1, groups)};
+  Cut cut_of(size_t count) const {
+    return {bins_.values[prefix_to(bins_, count - 1).bin], id_of(count - 1)};
   }
 
   /// The id of a rank.
-  size_t id_of(size_t rank, const Groups& groups = {1, nullptr}) const {
+  size_t id_of(size_t rank) const {
     const Prefix first = prefix_to(bins_, rank);
-    return find_equal(row_, bins_.values[first.bin], first.of_bin - 1, groups);
+    return find_equal(row_, bins_.values[first.bin], first.of_bin - 1);
   }
 
   void write_kept() const {

@@ -8,6 +8,7 @@
 
 #include "cpu/draws/segments.h"
 #include "cpu/filters/kept_list.h"
+#include "cpu/filters/rank_draw.h"
 #include "cpu/filters/rules.h"
 #include "cpu/filters/weighed_values.h"
 #include "cpu/filters/weighted_set.h"
@@ -19,7 +20,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 template <typename Type>
 class NucleusDraw {
  public:
-  /// Of a row that is drawn from by segments: what top-p, and perhaps min-p, keep of this range.
+  /// What top-p, and perhaps min-p, keep of this range of a row.
   NucleusDraw(WeighedValues<Type>& weighed, const ValueRange& range, const RowArguments& arguments,
               History& history, Workspace& work)
       : weighed_(weighed),
@@ -32,8 +33,8 @@ class NucleusDraw {
   /// The drawn id; none where the nucleus is large, or rounding decides.
   std::optional<size_t> draw() {
     double reached = 0;
-    // A list needs one end: where the first try leaves two, hardly a try between decides.
-    const double second = kDepths[arguments_.needs_list() ? 2 : 0];
+    // What is kept needs one end: where the first try leaves two, hardly a try between decides.
+    const double second = kDepths[arguments_.needs_end() ? 2 : 0];
     for (const double next : {history_.depth + kMore, second, kDepths[1], kDepths[2]}) {
       const double depth = std::clamp(next, kDepths[0], kDepths[2]);
       if (depth <= reached) {
@@ -60,8 +61,7 @@ class NucleusDraw {
  private:
   /// Below the logarithm of the sum: what is weighed exactly, at first and where that does not do.
   static constexpr double kDepths[]{6.5, 9.5, 12.5};
-  static constexpr double kMore = 0.25;  // than for the row before
-  static constexpr size_t kMostGathered = 16384;
+  static constexpr double kMore = 0.25;        // than for the row before
   static constexpr size_t kMostListed = 2048;  // of more, bounds hardly leave one end
   static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
@@ -77,13 +77,39 @@ class NucleusDraw {
     const auto least = cut_at(targets.least, around, 1 + kUnsure);
     const auto most = cut_at(targets.most, around, 1 - kUnsure);
     is_gathered_ = least.has_value() && most.has_value();
-    if (!is_gathered_ || (arguments_.needs_list() && *least != *most)) {
+    if (!is_gathered_ || (arguments_.needs_end() && *least != *most)) {
       return std::nullopt;
     }
     const double end = (double{most->value} - weighed_.scanned().maximum) / temperature();
     history_.depth = std::log(sum.most) - end;
-    history_.large = 0;
-    return draw_between(segmented_draw(), *least, *most, arguments_, work_);
+    history_.note_large(false);
+    return arguments_.segments.has_value()
+               ? draw_between(segmented_draw(), *least, *most, arguments_, work_)
+               : draw_by_rank(*least, *most, sum);
+  }
+
+  /// The same by rank; none, too, where more is kept than is sorted.
+  std::optional<size_t> draw_by_rank(const Cut& least, const Cut& most, const SumBounds& sum) {
+    const size_t count = hit_kept(weighed_.row(), weighed_.groups(), most, work_);
+    if (count > kMostCandidates) {
+      return std::nullopt;
+    }
+    Candidates found{work_.room_values[1], work_.ids};
+    append_hits(weighed_.row(), work_.hits, found);
+    const Candidates kept = sort_first(found, count, work_);
+    write_candidates(kept, count, arguments_.kept);
+    if (!arguments_.is_drawn()) {
+      return kept.ids[0];
+    }
+    exp_differences(kept.values, count, weighed_.scanned().maximum, work_.exponentials);
+    size_t least_count = count;
+    while (kept.values[least_count - 1] < least.value ||
+           (kept.values[least_count - 1] == least.value &&
+            kept.ids[least_count - 1] > least.last_id)) {
+      --least_count;
+    }
+    const auto rank = draw_surely(least_count, count, sum, arguments_, work_);
+    return rank.has_value() ? std::optional<size_t>(kept.ids[*rank]) : std::nullopt;
   }
 
   /// What a nucleus has to exceed, with what is beyond the range.
@@ -133,7 +159,7 @@ class NucleusDraw {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
     return weighed_.gather(has_all_ ? next_below(range_.least)
                                     : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
-                           arguments_.needs_list() ? kMostListed : kMostGathered);
+                           arguments_.needs_end() ? kMostListed : kMostGathered);
   }
 
   /// Of what exceeds the range.

@@ -148,10 +148,14 @@ class RangedDraw {
   std::optional<ScannedRow> scanned_;
 };
 
-/// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it.
+/// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it,
+/// or hardly will.
 template <typename Type>
 std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
                                    History& history, Workspace& work) {
+  if (history.is_likely_large()) {
+    return std::nullopt;
+  }
   const Groups groups{kSegmentLines, work.maxima};
   const auto scanned = RangeScan<Type>(row, groups, arguments.temperature, {.sum = true}).scan();
   if (!scanned.has_value()) {

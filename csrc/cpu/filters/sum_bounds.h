@@ -6,6 +6,7 @@
 
 #include "cpu/draws/contenders.h"
 #include "cpu/filters/bins.h"
+#include "cpu/filters/rank_draw.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/scan.h"
@@ -104,13 +105,6 @@ inline SumBounds bound_sum(const ApproximateSum& approximate, const PartialSum& 
   const double most_rest = (rest + rounding) / kLeastRatio * unit;
   return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kSumMargin),
           (known.weight + most_rest) * (1 + kSumMargin)};
-}
-
-/// Whether a score is less than another for every inverse of the sum, which is known to `spread`;
-/// `difference` is that of the two exponentials.
-inline bool is_surely_less(double score, double other, double difference, double spread) {
-  constexpr double kMargin = 8e-6;
-  return score * (1 + 2 * (std::fabs(difference) * spread + kMargin)) < other;
 }
 
 /// The rank that is drawn from a large nucleus of any size between `least` and `most`, for any sum

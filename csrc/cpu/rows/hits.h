@@ -86,12 +86,10 @@ void append_hits(const Row<Type>& row, const Hits& hits, Candidates& candidates)
   for (size_t i = 0; i < hits.count; ++i) {
     const size_t pair = hits.pairs[i];
     const auto* data = row.line(2 * pair);
-    uint64_t bits = hits.bits[i];
-    do {
+    for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
       const auto place = static_cast<size_t>(__builtin_ctzll(bits));
       candidates.append(Type::value_of(data[place]), pair * 2 * kLine + place);
-      bits &= bits - 1;
-    } while (bits != 0);
+    }
   }
 }
 

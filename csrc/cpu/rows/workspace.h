@@ -13,6 +13,8 @@ inline constexpr size_t kMostCandidates = kMaxTopK;
 inline constexpr size_t kMostSorted = 2 * kMostCandidates;
 /// Candidates that are tried first: most nuclei are smaller.
 inline constexpr size_t kFewCandidates = 48;
+/// What is gathered at most of a nucleus whose end bounds of the sum tell.
+inline constexpr size_t kMostGathered = 16384;
 inline constexpr size_t kSampleLines = 128;  // of a sample of a row
 
 /// Arrays of every row, in one piece of the scratch. The large ones cost nothing until touched.
