@@ -120,7 +120,7 @@ template <typename Type>
 size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                          Workspace& work) {
   if (arguments.wants_kept()) {
-    copy_above(row, -kInfinity, arguments.kept.data());
+    copy_ordered(row, arguments.kept.data());
   }
   if (!arguments.is_drawn()) {
     RowArguments best = arguments;

@@ -58,13 +58,8 @@ inline constexpr Rules kSamplingLayer{.softmaxes_again = false,
                                       .keeps_one_at_p_0 = true,
                                       .most_k = kMaxTopK};
 
-/// Where the kept weights and their ids go, in the order of q: [batch_size, vocab_size] each.
-struct SampleResult {
-  float* weights;
-  int64_t* ids;
-};
-
-/// top_k_top_p_sample or top_k_top_p_sample_v2, as the rules say.
+/// top_k_top_p_sample or top_k_top_p_sample_v2, as the rules say, but for probabilities as input
+/// and sample results.
 struct OperatorCall {
   Logits logits;
   int64_t batch_size;
@@ -74,10 +69,8 @@ struct OperatorCall {
   std::optional<Column<void>> min_p;
   std::optional<NoiseRows> q;  // none: no draw
   float eps;
-  bool are_probabilities;  // rather than logits
-  int64_t* selected;       // [batch_size]
-  std::span<float> kept;   // [batch_size, vocab_size]; empty: not wanted
-  std::optional<SampleResult> sample_result;
+  int64_t* selected;      // [batch_size]
+  std::span<float> kept;  // [batch_size, vocab_size]; empty: not wanted
 };
 
 /// The parameters of requests: a number for each row.

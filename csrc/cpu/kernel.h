@@ -12,7 +12,6 @@
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
-#include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/shards.h"
 #include "cpu/targets.h"
@@ -27,7 +26,6 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
     return Type::value_of(
         static_cast<const typename Type::Storage*>(column.data)[index * column.stride]);
   };
-  const int64_t start = index * call.logits.vocab_size;
   RowArguments arguments{.rules = call.rules,
                          .k = call.k.data[index * call.k.stride],
                          .p = number_of(call.p),
@@ -37,15 +35,8 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
     arguments.noise.emplace(call.q->data + index * call.q->row_stride, call.q->column_stride);
   }
   if (!call.kept.empty()) {
-    arguments.kept = call.kept.subspan(static_cast<size_t>(start), row.vocab_size());
-  }
-  std::optional<SampleResult> result = call.sample_result;
-  if (result.has_value()) {
-    result->weights += start;
-    result->ids += start;
-  }
-  if (result.has_value() || call.are_probabilities) {
-    return sample_with_result(row, arguments, call.are_probabilities, result, scratch, work);
+    arguments.kept =
+        call.kept.subspan(static_cast<size_t>(index) * row.vocab_size(), row.vocab_size());
   }
   const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);

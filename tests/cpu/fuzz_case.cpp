@@ -35,14 +35,10 @@ class Maker : RowMaker {
     FuzzCase made;
     made.type = pick({LogitsType::kFloat32, LogitsType::kFloat16, LogitsType::kBFloat16});
     made.is_second = one_in(2);
-    made.are_probabilities = made.is_second && one_in(3);
     const bool is_masked = one_in(8);
     auto values = base(is_masked ? vocab_size_of_masked() : vocab_size());
-    if (made.are_probabilities) {
-      make_probabilities(values);
-    }
     for (int layers = below(3); layers > 0; --layers) {
-      overlay(values, made.are_probabilities ? 0.0F : -kInfinity);
+      overlay(values);
     }
     if (is_masked) {
       mask(values);
@@ -72,7 +68,7 @@ class Maker : RowMaker {
     if (made.is_second) {
       make_second(made, values);
     }
-    if (made.is_second && !made.are_probabilities && one_in(2)) {
+    if (made.is_second && one_in(2)) {
       make_request(made, values);
     }
     if (!made.is_second && one_in(8)) {
@@ -93,10 +89,6 @@ class Maker : RowMaker {
     }
     if (!one_in(4)) {
       made.min_p = min_p(made, values);
-    }
-    if (one_in(3)) {
-      made.is_need_sample_result = true;
-      made.q.reset();
     }
   }
 
@@ -119,7 +111,6 @@ class Maker : RowMaker {
                           .wants_list = false,
                           .edits = {}};
     made.is_need_logits = made.request->wants_distribution;
-    made.is_need_sample_result = false;
     made.min_p.reset();
     made.q.reset();
     made.most_k = kMaxTopK;
@@ -174,7 +165,7 @@ class Maker : RowMaker {
       case 5: {  // on the weight of an entry
         const float maximum = *std::max_element(values.begin(), values.end());
         const float value = values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))];
-        return encode(type, made.are_probabilities ? value / maximum : exp_of(value - maximum));
+        return encode(type, exp_of(value - maximum));
       }
       default:
         return encode(type, pick({0.001F, 0.05F, 0.1F, 0.5F, 0.9F, uniform()}));
@@ -296,10 +287,8 @@ std::string FuzzCase::describe() const {
          kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new",
          history.depth, history.large);
   if (is_second) {
-    append(text, "  second operator: most k %d, min-p = bits %#x%s, %s%s\n", most_k,
-           min_p.value_or(0), min_p.has_value() ? "" : " (none)",
-           are_probabilities ? "probabilities" : "logits",
-           is_need_sample_result ? ", sample result wanted" : "");
+    append(text, "  second operator: most k %d, min-p = bits %#x%s\n", most_k, min_p.value_or(0),
+           min_p.has_value() ? "" : " (none)");
   }
   if (request.has_value()) {
     append(text, "  request: temperature %a (%g), p %a (%g), min-p %a (%g), ",

@@ -40,8 +40,6 @@ struct FuzzCase {
   bool is_second = false;
   int32_t most_k = kMaxTopK;
   std::optional<uint32_t> min_p;
-  bool are_probabilities = false;
-  bool is_need_sample_result = false;
 
   // Of the sampling layer alone, whose rows have the rest of the second operator.
   struct Request {

@@ -125,47 +125,13 @@ class RowMaker : public Dice {
     return values;
   }
 
-  /// Turns a row into one of probabilities, which need not sum to 1.
-  void make_probabilities(std::vector<float>& values) {
-    const int64_t family = below(6);
-    const int64_t equal = int64_t{1} << below(std::bit_width(values.size()));
-    const float maximum = *std::max_element(values.begin(), values.end());
-    float sum = 0;
-    for (const float value : values) {
-      sum += exp_of(value - maximum);
-    }
-    for (size_t id = 0; id < values.size(); ++id) {
-      float& value = values[id];
-      switch (family) {
-        case 0:
-        case 1:  // a softmax
-          value = exp_of(value - maximum) / sum;
-          break;
-        case 2:  // 2^m equal ones
-          value = static_cast<int64_t>(id) < equal ? 1.0F / static_cast<float>(equal) : 0.0F;
-          break;
-        case 3:  // powers of 2: sums and ratios are exact
-          value = std::ldexp(1.0F, -1 - static_cast<int>(below(9)));
-          break;
-        case 4:
-          value = uniform();
-          break;
-        case 5:  // whatever a base is
-          break;
-      }
-    }
-    if (family == 2) {
-      shuffle(values);
-    }
-  }
-
-  /// Something laid over a row; `nothing` is what has no weight.
-  void overlay(std::vector<float>& values, float nothing) {
+  /// Something laid over a row.
+  void overlay(std::vector<float>& values) {
     const auto size = static_cast<int64_t>(values.size());
     const int64_t rarity = pick<int64_t>({2, 10, 1000});
     switch (below(10)) {
       case 0:
-        strike(values, one_in(5) ? -kInfinity : nothing, rarity);
+        strike(values, -kInfinity, rarity);
         break;
       case 1:
         strike(values, kNan, rarity);

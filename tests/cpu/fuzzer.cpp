@@ -23,11 +23,9 @@ constexpr void (*kSimplifications[])(FuzzCase&) = {
     [](FuzzCase& row) { row.logits_stride = row.q_stride = 1; },
     [](FuzzCase& row) { row.is_need_logits = row.wants_distribution(); },
     [](FuzzCase& row) { row.q.reset(); },
-    [](FuzzCase& row) { row.is_need_sample_result = false; },
     [](FuzzCase& row) { row.min_p.reset(); },
-    [](FuzzCase& row) { row.are_probabilities = false; },
     [](FuzzCase& row) {
-      row.is_second = row.are_probabilities = row.is_need_sample_result = false;
+      row.is_second = false;
       row.most_k = kMaxTopK;
       row.min_p.reset();
       row.request.reset();
@@ -105,16 +103,11 @@ Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
   Output output;
   output.selected = *call.selected;
   output.kept.assign(call.kept.begin(), call.kept.end());
-  if (call.sample_result.has_value()) {
-    const auto [weights, ids] = *call.sample_result;
-    output.dense_weights.assign(weights, weights + call.logits.vocab_size);
-    output.dense_ids.assign(ids, ids + call.logits.vocab_size);
-  }
   return output;
 }
 
-/// What is listed, if anything is, stands in the place of weights, with the token that is drawn then
-/// in front of its ids.
+/// What is listed, if anything is, stands in the place of weights, with the token that is drawn
+/// then in front of its ids.
 Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
   SamplingCall plain = call;
   plain.kept = nullptr;
@@ -188,11 +181,9 @@ Verdict judge(const Row& /*row*/, const RankingOracle& oracle, const Output& out
 }
 
 Verdict judge(const Row& row, const Oracle& oracle, const Output& output) {
-  const auto data_of = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
   return row.wants_distribution
              ? oracle.judge_distribution(output.kept.data())
-             : oracle.judge(output.selected, data_of(output.kept), data_of(output.dense_weights),
-                            data_of(output.dense_ids));
+             : oracle.judge(output.selected, output.kept.empty() ? nullptr : output.kept.data());
 }
 
 }  // namespace

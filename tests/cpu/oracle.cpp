@@ -45,11 +45,6 @@ bool has_exact_sums(const std::vector<double>& probabilities) {
   return std::has_single_bit(count);
 }
 
-/// Whether a value is so coarse that every sum of probabilities like it is exact in float64.
-bool is_coarse(double value) {
-  return std::nearbyint(value * 0x1p20) == value * 0x1p20 && value <= 1;
-}
-
 double as_float32(double value) {
   return value > std::numeric_limits<float>::max() ? kInfinity : value;
 }
@@ -67,8 +62,6 @@ Oracle::Oracle(const Row& row) : row_(row) {
                 (row.is_greedy ? "g" : scenario_.substr(2)) + (row.is_divided ? "t" : "") +
                 (row.is_edited ? "/edits" : "");
   }
-  scenario_ += row.is_need_sample_result ? "/dense" : "";
-  scenario_ += row.are_probabilities ? "/prob" : "";
   order_candidates();
   weigh();
   cut_ = {ids_.size(), ids_.size(), ids_.size()};
@@ -104,19 +97,16 @@ void Oracle::order_candidates() {
   }
 }
 
-/// The first softmax, which probabilities have had already.
+/// The first softmax.
 void Oracle::weigh() {
-  const bool is_softmax = !row_.are_probabilities || maximum_ == kInfinity;
   double total = 0;
   for (size_t rank = 0; rank < ids_.size(); ++rank) {
-    probabilities_.push_back(is_softmax ? exponential(value(rank), maximum_) : double{value(rank)});
+    probabilities_.push_back(exponential(value(rank), maximum_));
     total += probabilities_.back();
   }
-  has_exact_sums_ = is_softmax
-                        ? has_exact_sums(probabilities_)
-                        : std::all_of(probabilities_.begin(), probabilities_.end(), is_coarse);
+  has_exact_sums_ = has_exact_sums(probabilities_);
   for (double& probability : probabilities_) {
-    probability = is_softmax && total != 0 ? probability / total : probability;
+    probability = total != 0 ? probability / total : probability;
   }
 }
 
@@ -149,10 +139,6 @@ void Oracle::cut_at_min_p() {
     cut_ = {1, 1, 1};
     return;
   }
-  // Sizes of float32: what a weight is, and what it may be off by where it is that small.
-  const bool is_exact = row_.are_probabilities;
-  const double tolerance = is_exact ? 0 : kMinPTolerance;
-  const double unit = is_exact ? 0 : kLeastFloat;
   const double least = row_.min_p * double{static_cast<float>(probabilities_[0])};
   const auto count_of = [this](auto stays) {
     size_t count = 1;  // the largest weight stays
@@ -161,9 +147,13 @@ void Oracle::cut_at_min_p() {
     }
     return count;
   };
-  const auto stays_surely = [&](double weight) { return weight - unit >= least * (1 + tolerance); };
+  const auto stays_surely = [&](double weight) {
+    return weight - kLeastFloat >= least * (1 + kMinPTolerance);
+  };
   const auto stays = [&](double weight) { return double{static_cast<float>(weight)} >= least; };
-  const auto may_stay = [&](double weight) { return weight + unit >= least * (1 - tolerance); };
+  const auto may_stay = [&](double weight) {
+    return weight + kLeastFloat >= least * (1 - kMinPTolerance);
+  };
   cut_ = {std::min(cut_.least, count_of(stays_surely)), std::min(cut_.strict, count_of(stays)),
           std::min(cut_.most, count_of(may_stay))};
 }

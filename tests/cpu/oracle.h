@@ -28,14 +28,13 @@ class Oracle {
   explicit Oracle(const Row& row);
 
   /// "C", "A", "B" or "Ap"; with "q" where the draw is on. Of the second operator with "2:" before
-  /// it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob". Of the sampling layer
-  /// with "r:" before it, or "f:" where the distribution is wanted, "g" for greedy rows, "t"
-  /// where logits are divided and "/edits".
+  /// it, "1" where p keeps one entry, and "m" for min-p. Of the sampling layer with "r:" before it,
+  /// or "f:" where the distribution is wanted, "g" for greedy rows, "t" where logits are divided
+  /// and "/edits".
   const std::string& scenario() const { return scenario_; }
 
   /// Judges a result; null is what was not asked for.
-  Verdict judge(int64_t selected, const float* kept, const float* dense_weights,
-                const int64_t* dense_ids) const;
+  Verdict judge(int64_t selected, const float* kept) const;
   Verdict judge_distribution(const float* distribution) const;
 
  private:
@@ -61,7 +60,7 @@ class Oracle {
   void weigh();
   void cut_at_p();
   void cut_at_min_p();
-  bool has_weight(size_t rank) const { return value(rank) != row_.nothing(); }
+  bool has_weight(size_t rank) const { return value(rank) != -INFINITY; }
   /// What section 5 gives no mass beside +inf has none.
   bool has_mass(size_t rank) const {
     return has_weight(rank) && (std::isfinite(maximum_) || value(rank) == maximum_);
@@ -79,7 +78,6 @@ class Oracle {
   bool wins_by_some_cut(size_t rank, const Cut& cut) const;
   bool is_tie(int64_t selected) const;
   std::string narrow(const float* kept, Cut& cut) const;
-  std::string narrow(const float* dense_weights, const int64_t* dense_ids, Cut& cut) const;
 
   const Row& row_;
   std::string scenario_;

@@ -89,43 +89,13 @@ bool Oracle::wins_by_some_cut(size_t rank, const Cut& cut) const {
   return false;
 }
 
-/// Narrows the cut to what a sample result shows; says what is wrong with it, or nothing.
-std::string Oracle::narrow(const float* dense_weights, const int64_t* dense_ids, Cut& cut) const {
-  const auto size = static_cast<std::ptrdiff_t>(row_.logits.size());
-  const auto shown = static_cast<size_t>(
-      std::count_if(dense_weights, dense_weights + size, [](float weight) { return weight != 0; }));
-  // Weights of 0 do not show.
-  const size_t count = std::clamp(shown, cut.least, cut.most);
-  const auto ranks = places(count);
-  for (size_t place = 0; place < row_.logits.size(); ++place) {
-    const std::string at = "at place " + std::to_string(place) + " of the sample result ";
-    const double weight = place < count ? probabilities_[ranks[place]] : 0.0;
-    const double off = row_.are_probabilities && maximum_ != kInfinity
-                           ? 0.0
-                           : weight * kWeightTolerance + (weight > 0 ? kLeastFloat : 0.0);
-    if (!(std::fabs(dense_weights[place] - weight) <= off) || std::signbit(dense_weights[place])) {
-      return at + "is the weight " + std::to_string(dense_weights[place]) + ", not " +
-             std::to_string(weight);
-    }
-    if (place < count && dense_ids[place] != ids_[ranks[place]]) {
-      return at + "is id " + std::to_string(dense_ids[place]) + ", not " +
-             std::to_string(ids_[ranks[place]]);
-    }
-  }
-  cut.least = count;
-  if (count < cut.most && probabilities_[count] > 2 * kLeastFloat) {
-    cut.most = count;
-  }
-  return "";
-}
-
 /// Narrows the cut to what a row of kept logits shows; says what is wrong with it, or nothing.
 std::string Oracle::narrow(const float* kept, Cut& cut) const {
   size_t shown = 0;
   for (size_t id = 0; id < row_.logits.size(); ++id) {
-    const bool is_shown = kept[id] != row_.nothing();
+    const bool is_shown = kept[id] != -kInfinity;
     shown += is_shown;
-    const float right = is_shown ? row_.logits[id] : row_.nothing();
+    const float right = is_shown ? row_.logits[id] : -kInfinity;
     if (!same_bits(kept[id], right)) {
       return "the kept logit of id " + std::to_string(id) + " is " + std::to_string(kept[id]) +
              ", not " + std::to_string(right);
@@ -136,7 +106,7 @@ std::string Oracle::narrow(const float* kept, Cut& cut) const {
   size_t visible = 0;
   for (size_t rank = 0; rank < ids_.size(); ++rank) {
     const bool is_visible = has_weight(rank);
-    if (is_visible && visible < shown && kept[ids_[rank]] == row_.nothing()) {
+    if (is_visible && visible < shown && kept[ids_[rank]] == -kInfinity) {
       return "id " + std::to_string(ids_[rank]) + " is not kept, against the order, while " +
              std::to_string(shown) + " are";
     }
@@ -155,19 +125,13 @@ std::string Oracle::narrow(const float* kept, Cut& cut) const {
   return "";
 }
 
-Verdict Oracle::judge(int64_t selected, const float* kept, const float* dense_weights,
-                      const int64_t* dense_ids) const {
+Verdict Oracle::judge(int64_t selected, const float* kept) const {
   if (selected < 0 || selected >= static_cast<int64_t>(row_.logits.size())) {
     return {Kind::kFailed, "id " + std::to_string(selected) + " is outside the vocabulary"};
   }
   Cut cut = cut_;
   if (kept != nullptr) {
     if (auto problem = narrow(kept, cut); !problem.empty()) {
-      return {Kind::kFailed, problem};
-    }
-  }
-  if (dense_weights != nullptr) {
-    if (auto problem = narrow(dense_weights, dense_ids, cut); !problem.empty()) {
       return {Kind::kFailed, problem};
     }
   }

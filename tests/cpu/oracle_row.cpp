@@ -44,9 +44,7 @@ Row::Row(const OperatorCall& call, int64_t row)
       has_q(call.q.has_value()),
       eps(call.eps),
       is_second(!call.rules.softmaxes_again),
-      most_k(call.rules.most_k),
-      are_probabilities(call.are_probabilities),
-      is_need_sample_result(call.sample_result.has_value()) {
+      most_k(call.rules.most_k) {
   if (call.min_p.has_value()) {
     min_p = value_at(call.logits.type, call.min_p->data, row * call.min_p->stride);
   }
@@ -170,8 +168,7 @@ void Row::edit(const Edits& edits, int64_t row) {
 void Row::settle() {
   for (float& logit : logits) {
     const float value = logit;
-    const bool has_none = std::isnan(value) || (are_probabilities && value <= 0.0F);
-    logit = has_none ? nothing() : value;
+    logit = std::isnan(value) ? -kInfinity : value;
     status = std::isnan(value)                                     ? RowStatus::kNanSeen
              : value == kInfinity && status != RowStatus::kNanSeen ? RowStatus::kInfinitySeen
                                                                    : status;
@@ -220,7 +217,5 @@ void Row::divide(float temperature) {
     }
   }
 }
-
-float Row::nothing() const { return are_probabilities ? 0.0F : -kInfinity; }
 
 }  // namespace ascend_sample::cpu::testing

@@ -15,12 +15,10 @@ struct Row {
   Row(const FilteringCall& call, int64_t row);
   Row(const RankingCall& call, int64_t row);
 
-  /// What a value without weight is: -inf, or 0 for probabilities.
-  float nothing() const;
   /// Whether top-k is on.
   bool uses_k() const;
 
-  std::vector<float> logits;  // without weight what is not a number, and negative probabilities
+  std::vector<float> logits;  // -inf for what is not a number
   int32_t k = 0;
   float p = 0;
   bool has_q = false;
@@ -29,8 +27,6 @@ struct Row {
   bool is_second = true;
   int64_t most_k = 1024;
   float min_p = 0;  // 0: none
-  bool are_probabilities = false;
-  bool is_need_sample_result = false;
 
   // Of the sampling layer.
   bool is_request = false;

@@ -52,10 +52,8 @@ OperatorCall PlacedCase::operator_call(const FuzzCase& fuzz_case, const Logits& 
                     .min_p = std::nullopt,
                     .q = std::nullopt,
                     .eps = fuzz_case.eps,
-                    .are_probabilities = fuzz_case.are_probabilities,
                     .selected = number(kNotSelected),
-                    .kept = {},
-                    .sample_result = std::nullopt};
+                    .kept = {}};
   call.rules.most_k = fuzz_case.most_k;
   if (fuzz_case.min_p.has_value()) {
     call.min_p = {number_of(fuzz_case.type, *fuzz_case.min_p), 0};
@@ -70,9 +68,6 @@ OperatorCall PlacedCase::operator_call(const FuzzCase& fuzz_case, const Logits& 
   }
   if (fuzz_case.is_need_logits) {
     call.kept = {not_written<float>(vocab_size), vocab_size};
-  }
-  if (fuzz_case.is_need_sample_result) {
-    call.sample_result = {not_written<float>(vocab_size), not_written<int64_t>(vocab_size)};
   }
   return call;
 }

@@ -22,7 +22,7 @@ ROWS_OF_LAYER = {
 }
 SCENARIOS = ROWS_OF_LAYER | {
     *("A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"),  # of the first operator
-    *(f"2:{filters}{draw}{values}" for filters in FILTERS for draw in ("", "q", "/dense") for values in ("", "/prob")),
+    *(f"2:{filters}{draw}" for filters in FILTERS for draw in ("", "q")),
     *("l:", "l:t", "l:+", "l:+raw"),  # of the best tokens
 }
 

@@ -19,7 +19,7 @@ struct TopKEnd {
 template <typename Type>
 TopKEnd find_top_k_end(const Row<Type>& row, size_t k, bool keeps_ties, float maximum,
                        Workspace& work) {
-  QuantileSearch<Type, Weight::kExponential> search(row, maximum, work.values, work);
+  QuantileSearch<Type> search(row, maximum, work.values, work);
   const KnownPrefix nothing{maximum, 0, 0.0};
   const Quantile end =
       search.template find<Weight::kOne>(kLowest, nothing, static_cast<double>(k - 1));

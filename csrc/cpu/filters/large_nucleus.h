@@ -18,9 +18,8 @@ inline PartialSum part_of(const WeightedSet& set, float maximum) {
   return {weigh_set(set, maximum), sum_approximately(set.values, set.size)};
 }
 
-/// A nucleus whose end is beyond the sorted candidates. Entries of Weight::kValue are their own
-/// weights: what is said of exponentials and of probabilities holds for the entries then.
-template <typename Type, Weight kWeight = Weight::kExponential>
+/// A nucleus whose end is beyond the sorted candidates.
+template <typename Type>
 class LargeNucleus {
  public:
   LargeNucleus(const Row<Type>& row, const RowArguments& arguments, const Groups& groups,
@@ -61,8 +60,8 @@ class LargeNucleus {
     if (prefix_.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
       return std::nullopt;
     }
-    nucleus_ =
-        cut<kWeight>(search_.template find_in<kWeight>(*set, most_target), maximum_, most_target);
+    nucleus_ = cut<Weight::kExponential>(
+        search_.template find_in<Weight::kExponential>(*set, most_target), maximum_, most_target);
     // What the least nucleus lacks has no logit below this one's end.
     double end = exponential_of(nucleus_.end.value);
     const double lacking = std::ceil((most_target - least_target) / end) + 1;
@@ -104,13 +103,12 @@ class LargeNucleus {
   size_t sample(const RowSum& sum) {
     const double target = p_ * sum.sum;
     const Quantile end =
-        search_.template find<kWeight>(lowest_of_nucleus(sum.sum), prefix_, target);
+        search_.template find<Weight::kExponential>(lowest_of_nucleus(sum.sum), prefix_, target);
     is_small_ = search_.has_gathered_all_above();
-    nucleus_ = cut<kWeight>(end, maximum_, target);
+    nucleus_ = cut<Weight::kExponential>(end, maximum_, target);
     keep_staying(sum);
     if (arguments_.wants_kept()) {
-      write_kept(row_, nucleus_.end.value, nucleus_.equals, arguments_.kept.data(),
-                 kWeight == Weight::kValue ? 0.0F : -kInfinity);
+      write_kept(row_, nucleus_.end.value, nucleus_.equals, arguments_.kept.data());
     }
     if (arguments_.segments.has_value()) {
       return draw_listed(segmented_draw(), cut_of(nucleus_.count()), arguments_, work_);
@@ -138,29 +136,19 @@ class LargeNucleus {
   }
 
   double exponential_of(float value) const {
-    return kWeight == Weight::kValue
-               ? double{value}
-               : exp_not_positive(static_cast<double>(value) - static_cast<double>(maximum_));
-  }
-
-  /// The weight, rounded as the reference does.
-  float weight_in(float value, const RowSum& sum) const {
-    return kWeight == Weight::kValue ? value : probability_of(value, sum);
+    return exp_not_positive(static_cast<double>(value) - static_cast<double>(maximum_));
   }
 
   /// All the logits below this together weigh less than the nucleus leaves of a sum.
   float lowest_of_nucleus(double sum) const {
-    if constexpr (kWeight == Weight::kValue) {
-      return next_above(0.0F);
-    }
     const double rest = (1.0 - p_) * sum / static_cast<double>(row_.vocab_size());
     return static_cast<float>(static_cast<double>(maximum_) + std::log(rest) - 1e-3);
   }
 
   /// Leaves what min-p leaves of the nucleus.
   void keep_staying(const RowSum& sum) {
-    const double least = double{arguments_.min_p} * double{weight_in(maximum_, sum)};
-    const auto stays = [&](float value) { return double{weight_in(value, sum)} >= least; };
+    const double least = double{arguments_.min_p} * double{probability_of(maximum_, sum)};
+    const auto stays = [&](float value) { return double{probability_of(value, sum)} >= least; };
     if (!arguments_.uses_min_p() || stays(nucleus_.end.value)) {
       return;
     }
@@ -217,8 +205,7 @@ class LargeNucleus {
     if (!(exponential > 0)) {
       return -kInfinity;
     }
-    const auto value = static_cast<float>(
-        kWeight == Weight::kValue ? exponential : double{maximum_} + std::log(exponential));
+    const auto value = static_cast<float>(double{maximum_} + std::log(exponential));
     return exponential_of(value) > exponential ? next_below(value) : value;
   }
 
@@ -282,7 +269,7 @@ class LargeNucleus {
   const WeightedSet prefix_values_;  // empty where the candidates have them
   Scratch& scratch_;
   Workspace& work_;
-  QuantileSearch<Type, kWeight> search_;
+  QuantileSearch<Type> search_;
   Nucleus nucleus_{};
   bool is_small_ = false;
 };

@@ -18,31 +18,16 @@ struct Sample {
   double lines_for_each;  // lines of the row for each of the sample's
 };
 
-template <Weight kWeight, typename Type>
+template <typename Type>
 Sample take_sample(const Row<Type>& row, float maximum, WeightedSet set) {
   const size_t lines = row.lines() < kSampleLines ? row.lines() : kSampleLines;
   sample_lines(row, lines, set.values);
   set.size = lines * kLine;
   const Floats reference = splat(maximum);
   for (size_t i = 0; i < set.size; i += kLanes) {
-    store(set.weights + i, weigh<kWeight>(load_floats(set.values + i), reference));
+    store(set.weights + i, weigh(load_floats(set.values + i), reference));
   }
   return {set, static_cast<double>(row.lines()) / static_cast<double>(lines)};
-}
-
-/// The weight of the whole row.
-template <Weight kWeight, typename Type>
-double weigh_row(const Row<Type>& row, float maximum) {
-  const Floats reference = splat(maximum);
-  Sum sum;
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    const auto* chunk = row.chunk(index);
-    for (size_t i = 0; i < kChunk; i += kLine) {
-      const Line line = Type::load_unordered(chunk + i);
-      sum.add(weigh<kWeight>(line.first, reference) + weigh<kWeight>(line.second, reference));
-    }
-  }
-  return sum.total();
 }
 
 /// A bracket that holds the quantile, if the sample's weights are off by no more than so many
@@ -122,7 +107,7 @@ WeightedSet gather(const Row<Type>& row, Bracket bracket, float maximum, Weighte
           const Mask is_above = is_greater(values, highs);
           above.add(is_above);
           if constexpr (kWeight != Weight::kOne) {
-            weight.add(select(is_above, weigh<kWeight>(values, reference), Floats{}));
+            weight.add(select(is_above, weigh(values, reference), Floats{}));
           }
         }
         if (is_one_value) {
@@ -142,9 +127,9 @@ WeightedSet gather(const Row<Type>& row, Bracket bracket, float maximum, Weighte
   return set;
 }
 
-/// Searches a row for places, by this weight or by Weight::kOne. What a search gathers serves later
+/// Searches a row for places, by any weight. What a search gathers serves later
 /// ones where it holds their quantile.
-template <typename Type, Weight kSampled>
+template <typename Type>
 class QuantileSearch {
  public:
   /// From `values` on, there is room for the row.
@@ -155,21 +140,22 @@ class QuantileSearch {
         inside_{work.inside_values, work.inside_weights},
         rooms_{{work.room_values[0], work.room_weights[0]},
                {work.room_values[1], work.room_weights[1]}},
-        sample_(take_sample<kSampled>(row, maximum, {work.sample_values, work.sample_weights})) {}
+        sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
 
   /// Gathers the logits from below the likely quantile of a target up to prefix.value, if they are
   /// few; else null.
   const WeightedSet* gather_few(float low, const KnownPrefix& prefix, double target) {
     constexpr double kDeviations = 3.0;
     const Bracket bracket =
-        narrow<kSampled, false>(sample_, {low, prefix.value}, maximum_, target - prefix.weight,
-                                kDeviations, inside_, rooms_);
+        narrow<Weight::kExponential, false>(sample_, {low, prefix.value}, maximum_,
+                                            target - prefix.weight, kDeviations, inside_, rooms_);
     if (!(bracket.low < prefix.value) || share_from(bracket.low) >= kFew) {
       return nullptr;
     }
     gathered_.count_above = prefix.count;
     gathered_.weight_above = prefix.weight;
-    gathered_ = gather<kSampled, false>(row_, {bracket.low, prefix.value}, maximum_, gathered_);
+    gathered_ =
+        gather<Weight::kExponential, false>(row_, {bracket.low, prefix.value}, maximum_, gathered_);
     has_all_from_ = bracket.low;
     return gathered_.size == 0 ? nullptr : &gathered_;
   }
@@ -252,7 +238,7 @@ class QuantileSearch {
       Quantile quantile{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
       if (!is_one_value && gathered_.size != 0) {
         if constexpr (kWeight != Weight::kOne) {
-          weigh_set<kWeight>(gathered_, maximum_);
+          weigh_set(gathered_, maximum_);
         }
         quantile = find_quantile<kWeight>(gathered_, maximum_, target, rooms_);
       }

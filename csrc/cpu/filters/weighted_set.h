@@ -7,9 +7,8 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// What is cumulated: the softmax's exponentials (relative to the row's maximum), the values
-/// themselves where they are above 0, or the count.
-enum class Weight : uint8_t { kExponential, kValue, kOne };
+/// What is cumulated: the softmax's exponentials (relative to the row's maximum), or the count.
+enum class Weight : uint8_t { kExponential, kOne };
 
 /// The value at which the target is exceeded: the weight of all logits above `value` does not
 /// exceed it, with those equal to `value` it does.
@@ -20,10 +19,8 @@ struct Quantile {
   size_t count_equal = 0;
 };
 
-template <Weight kWeight = Weight::kExponential>
 ASCEND_SAMPLE_INLINE Floats weigh(const Floats& values, const Floats& maximum) {
-  static_assert(kWeight != Weight::kOne);
-  return kWeight == Weight::kValue ? larger(values, Floats{}) : exp_not_positive(values - maximum);
+  return exp_not_positive(values - maximum);
 }
 
 /// The weight of `count` logits of this value.
@@ -33,7 +30,7 @@ double weight_of_equals(float value, size_t count, float maximum) {
     return static_cast<double>(count);
   } else {
     float lanes[kLanes];
-    store(lanes, weigh<kWeight>(splat(value), splat(maximum)));
+    store(lanes, weigh(splat(value), splat(maximum)));
     return static_cast<double>(count) * static_cast<double>(lanes[0]);
   }
 }
@@ -289,13 +286,12 @@ Nucleus cut(const Quantile& end, float maximum, double target) {
 }
 
 /// Fills in the weights of a set's values. Returns their sum.
-template <Weight kWeight = Weight::kExponential>
-double weigh_set(const WeightedSet& set, float maximum) {
+inline double weigh_set(const WeightedSet& set, float maximum) {
   const Floats reference = splat(maximum);
   Sum sum;
   pad(set.values, set.size);
   for (size_t i = 0; i < set.size; i += kLanes) {
-    const Floats weights = weigh<kWeight>(load_floats(set.values + i), reference);
+    const Floats weights = weigh(load_floats(set.values + i), reference);
     store(set.weights + i, weights);
     sum.add(weights);
   }

@@ -15,22 +15,20 @@ inline void fill(std::span<float> values, float value) {
   }
 }
 
-/// Writes the first candidates, and `lowest` for everything else; nothing where nothing is wanted.
-inline void write_candidates(const Candidates& candidates, size_t count, std::span<float> kept,
-                             float lowest = -kInfinity) {
-  fill(kept, lowest);
+/// Writes the first candidates, and -inf for everything else; nothing where nothing is wanted.
+inline void write_candidates(const Candidates& candidates, size_t count, std::span<float> kept) {
+  fill(kept, -kInfinity);
   for (size_t rank = 0; !kept.empty() && rank < count; ++rank) {
     kept[candidates.ids[rank]] = candidates.values[rank];
   }
 }
 
-/// Writes the row with `lowest` for everything but what is above `bound` and, by id, the first
+/// Writes the row with -inf for everything but what is above `bound` and, by id, the first
 /// `equals` of those equal to it.
 template <typename Type>
-void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept,
-                float lowest = -kInfinity) {
+void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept) {
   const Floats bounds = splat(bound);
-  const Floats lows = splat(lowest);
+  const Floats lows = splat(-kInfinity);
   const size_t whole = row.vocab_size() / kLine;
   for (size_t line = 0; line < whole; ++line) {
     const Line logits = Type::load(row.line(line));
@@ -39,7 +37,7 @@ void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept,
     store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lows));
   }
   for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    kept[id] = row.value(id) > bound ? row.value(id) : lowest;
+    kept[id] = row.value(id) > bound ? row.value(id) : -kInfinity;
   }
   const typename Type::Equal equal(bound);
   for (size_t line = 0; equals != 0; ++line) {
@@ -51,10 +49,10 @@ void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept,
   }
 }
 
-/// Copies the row, with `lowest` for what is not above it: also for NaN.
+/// Copies the row, with -inf for NaN.
 template <typename Type>
-void copy_above(const Row<Type>& row, float lowest, float* out) {
-  const Floats lows = splat(lowest);
+void copy_ordered(const Row<Type>& row, float* out) {
+  const Floats lows = splat(-kInfinity);
   const size_t whole = row.vocab_size() / kLine;
   for (size_t line = 0; line < whole; ++line) {
     const Line logits = Type::load(row.line(line));
@@ -62,7 +60,7 @@ void copy_above(const Row<Type>& row, float lowest, float* out) {
     store(out + line * kLine + kLanes, larger(logits.second, lows));
   }
   for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    out[id] = row.value(id) > lowest ? row.value(id) : lowest;
+    out[id] = row.value(id) > -kInfinity ? row.value(id) : -kInfinity;
   }
 }
 

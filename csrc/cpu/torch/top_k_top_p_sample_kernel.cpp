@@ -24,10 +24,8 @@ OperatorCall call_of(const Rules& rules, const Arguments& arguments, const at::T
                     .min_p = std::nullopt,
                     .q = std::nullopt,
                     .eps = static_cast<float>(arguments.eps),
-                    .are_probabilities = false,
                     .selected = selected.mutable_data_ptr<int64_t>(),
-                    .kept = {},
-                    .sample_result = std::nullopt};
+                    .kept = {}};
   if (q.has_value()) {
     call.q = {q->template const_data_ptr<float>(), q->stride(0), q->stride(1)};
   }
@@ -47,7 +45,12 @@ SampleArguments::Results top_k_top_p_sample_kernel(const SampleArguments& argume
   return {selected, kept};
 }
 
+/// Probabilities as input and sample results are left to the composite, which is slower.
 SampleV2Arguments::Results top_k_top_p_sample_v2_kernel(const SampleV2Arguments& arguments) {
+  static const Dispatched<SampleV2Arguments> composite(variant_name<SampleV2Arguments>(kComposite));
+  if (!arguments.input_is_logits || arguments.is_need_sample_result) {
+    return composite(arguments);
+  }
   arguments.check();
   auto [selected, kept, dense_ids, dense_weights] = arguments.allocate_outputs();
   Rules rules = kSecondOperator;
@@ -55,11 +58,6 @@ SampleV2Arguments::Results top_k_top_p_sample_v2_kernel(const SampleV2Arguments&
   OperatorCall call = call_of(rules, arguments, selected, kept);
   if (const auto& min_p = arguments.min_p; min_p.has_value()) {
     call.min_p = {min_p->const_data_ptr(), min_p->stride(0)};
-  }
-  call.are_probabilities = !arguments.input_is_logits;
-  if (arguments.is_need_sample_result) {
-    call.sample_result = {dense_weights.mutable_data_ptr<float>(),
-                          dense_ids.mutable_data_ptr<int64_t>()};
   }
   serve(&Kernel::sample, call);
   return {selected, kept, dense_ids, dense_weights};
