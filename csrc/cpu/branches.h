@@ -44,7 +44,7 @@ template <typename Type>
 size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                     Workspace& work) {
   if (!arguments.segments.has_value()) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch.history, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
       return *drawn;
     }
   }
@@ -169,7 +169,7 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch.history, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
       return *drawn;
     }
   }

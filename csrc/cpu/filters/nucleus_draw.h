@@ -22,12 +22,12 @@ class NucleusDraw {
  public:
   /// What top-p, and perhaps min-p, keep of this range of a row.
   NucleusDraw(WeighedValues<Type>& weighed, const ValueRange& range, const RowArguments& arguments,
-              History& history, Workspace& work)
+              Scratch& scratch, Workspace& work)
       : weighed_(weighed),
         range_(range),
         has_all_(range.least > -kInfinity),
         arguments_(arguments),
-        history_(history),
+        scratch_(scratch),
         work_(work) {}
 
   /// The drawn id; none where the nucleus is large, or rounding decides.
@@ -35,7 +35,7 @@ class NucleusDraw {
     double reached = 0;
     // What is kept needs one end: where the first try leaves two, hardly a try between decides.
     const double second = kDepths[arguments_.needs_end() ? 2 : 0];
-    for (const double next : {history_.depth + kMore, second, kDepths[1], kDepths[2]}) {
+    for (const double next : {scratch_.history.depth + kMore, second, kDepths[1], kDepths[2]}) {
       const double depth = std::clamp(next, kDepths[0], kDepths[2]);
       if (depth <= reached) {
         continue;
@@ -81,35 +81,40 @@ class NucleusDraw {
       return std::nullopt;
     }
     const double end = (double{most->value} - weighed_.scanned().maximum) / temperature();
-    history_.depth = std::log(sum.most) - end;
-    history_.note_large(false);
+    scratch_.history.depth = std::log(sum.most) - end;
+    scratch_.history.note_large(false);
     return arguments_.segments.has_value()
                ? draw_between(segmented_draw(), *least, *most, arguments_, work_)
-               : draw_by_rank(*least, *most, sum);
+               : draw_ranked(*least, *most, sum);
   }
 
-  /// The same by rank; none, too, where more is kept than is sorted.
-  std::optional<size_t> draw_by_rank(const Cut& least, const Cut& most, const SumBounds& sum) {
-    const size_t count = hit_kept(weighed_.row(), weighed_.groups(), most, work_);
-    if (count > kMostCandidates) {
-      return std::nullopt;
+  /// The same by rank.
+  std::optional<size_t> draw_ranked(const Cut& least, const Cut& most, const SumBounds& sum) {
+    const Row<Type>& row = weighed_.row();
+    const Groups& groups = weighed_.groups();
+    const float maximum = weighed_.scanned().maximum;
+    const WeightedSet gathered{work_.values, nullptr, weighed_.count()};
+    const size_t count = hit_kept(row, groups, most, work_);
+    if (arguments_.wants_kept()) {
+      write_kept(row, most.value, count - count_greater(gathered, most.value),
+                 arguments_.kept.data());
     }
-    Candidates found{work_.room_values[1], work_.ids};
-    append_hits(weighed_.row(), work_.hits, found);
-    const Candidates kept = sort_first(found, count, work_);
-    write_candidates(kept, count, arguments_.kept);
     if (!arguments_.is_drawn()) {
-      return kept.ids[0];
+      return find_equal(row, maximum, 0, groups);
     }
-    exp_differences(kept.values, count, weighed_.scanned().maximum, work_.exponentials);
-    size_t least_count = count;
-    while (kept.values[least_count - 1] < least.value ||
-           (kept.values[least_count - 1] == least.value &&
-            kept.ids[least_count - 1] > least.last_id)) {
-      --least_count;
-    }
-    const auto rank = draw_surely(least_count, count, sum, arguments_, work_);
-    return rank.has_value() ? std::optional<size_t>(kept.ids[*rank]) : std::nullopt;
+    const RankedNucleus nucleus{least == most ? count : hit_kept(row, groups, least, work_), count,
+                                sum, maximum};
+    const auto drawn =
+        draw_by_rank(contiguous(*arguments_.noise, count, scratch_), nucleus, arguments_, work_,
+                     [&](size_t rank) {
+                       return find_quantile<Weight::kOne>(
+                           gathered, maximum, static_cast<double>(rank),
+                           {{work_.room_values[1], nullptr}, {work_.weights, nullptr}});
+                     });
+    return drawn.has_value()
+               ? std::optional(
+                     find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above, groups))
+               : std::nullopt;
   }
 
   /// What a nucleus has to exceed, with what is beyond the range.
@@ -268,7 +273,7 @@ class NucleusDraw {
   const bool has_all_;        // of the range, once something is gathered
   bool is_gathered_ = false;  // the nucleus
   const RowArguments& arguments_;
-  History& history_;
+  Scratch& scratch_;
   Workspace& work_;
 };
 

@@ -59,7 +59,7 @@ class RangedDraw {
       return draw_sorted(first, bounds.count_above(*range), range->least);
     }
     return arguments_.uses_p()
-               ? NucleusDraw<Type>(weighed, *range, arguments_, scratch_.history, work_).draw()
+               ? NucleusDraw<Type>(weighed, *range, arguments_, scratch_, work_).draw()
                : draw_segmented(*range);
   }
 
@@ -152,8 +152,8 @@ class RangedDraw {
 /// or hardly will.
 template <typename Type>
 std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
-                                   History& history, Workspace& work) {
-  if (history.is_likely_large()) {
+                                   Scratch& scratch, Workspace& work) {
+  if (scratch.history.is_likely_large()) {
     return std::nullopt;
   }
   const Groups groups{kSegmentLines, work.maxima};
@@ -166,7 +166,7 @@ std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arg
   }
   WeighedValues<Type> weighed(row, *scanned, groups, work);
   const ValueRange all{-kInfinity, scanned->maximum};
-  return NucleusDraw<Type>(weighed, all, arguments, history, work).draw();
+  return NucleusDraw<Type>(weighed, all, arguments, scratch, work).draw();
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

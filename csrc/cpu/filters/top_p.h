@@ -7,6 +7,7 @@
 #include "cpu/draws/segments.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
+#include "cpu/filters/quantile.h"
 #include "cpu/filters/rank_draw.h"
 #include "cpu/filters/top_k.h"
 
@@ -55,10 +56,7 @@ class TopP {
   }
 
   /// Tells the next row how many were kept.
-  void note(size_t count) {
-    const size_t most = arguments_.segments.has_value() ? kMostGathered : kMostCandidates;
-    scratch_.history.note_large(count > most);
-  }
+  void note(size_t count) { scratch_.history.note_large(count > kMostGathered); }
 
   size_t draw_segmented(const Cut& cut) const {
     const float temperature = 1.0F;  // the row is divided
@@ -105,7 +103,7 @@ class TopP {
 
   /// Of more than the candidates.
   size_t sample_large() {
-    QuantileSearch<Type, Weight::kExponential> search(row_, sum_.maximum, work_.values, work_);
+    QuantileSearch<Type> search(row_, sum_.maximum, work_.values, work_);
     const KnownPrefix prefix = prefix_of_candidates();
     const double target = arguments_.target() * sum_.sum;
     const Quantile end =
@@ -119,9 +117,47 @@ class TopP {
     if (arguments_.segments.has_value()) {
       return draw_segmented(cut_of(row_, kept));
     }
-    return arguments_.is_drawn() ? RankDraw<Type>(row_, groups_, sum_, arguments_, scratch_, work_)
-                                       .draw(nucleus, candidates_, prefix, search)
-                                 : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(nucleus, prefix, search) : candidates_.ids[0];
+  }
+
+  size_t draw_ranked(const Nucleus& nucleus, const KnownPrefix& prefix,
+                     QuantileSearch<Type>& search) const {
+    const size_t count = nucleus.count();
+    const float* q = contiguous(*arguments_.noise, count, scratch_);
+    const auto drawn = draw_by_rank(
+        q, {count, count, bound_sum(sum_), sum_.maximum}, arguments_, work_, [&](size_t rank) {
+          return rank < candidates_.count ? Quantile{candidates_.values[rank]}
+                 : rank < nucleus.end.count_above
+                     ? search.template find<Weight::kOne>(nucleus.end.value, prefix,
+                                                          static_cast<double>(rank))
+                     : nucleus.end;
+        });
+    if (!drawn.has_value()) {
+      return draw_from_sorted(q, nucleus);
+    }
+    return drawn->rank < candidates_.count
+               ? candidates_.ids[drawn->rank]
+               : find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above);
+  }
+
+  /// For noise that leaves the draw open: the whole nucleus in order.
+  size_t draw_from_sorted(const float* q, const Nucleus& nucleus) const {
+    const size_t count = nucleus.count();
+    const float below = next_below(nucleus.end.value);
+    const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
+    double total = sum_.sum;
+    if (arguments_.rules.softmaxes_again) {
+      float* probabilities = sorted.values;
+      for (size_t rank = 0; rank < count; ++rank) {
+        probabilities[rank] = probability_of(sorted.values[rank], sum_);
+      }
+      total = exp_differences(probabilities, count, probabilities[0], exponentials);
+    } else {
+      for (size_t rank = 0; rank < count; ++rank) {
+        exponentials[rank] = exp_not_positive(double{sorted.values[rank]} - double{sum_.maximum});
+      }
+    }
+    return sorted.ids[draw(exponentials, count, total, {q, 1}, arguments_.eps, sorted.values)];
   }
 
   /// What min-p leaves of the nucleus.
