@@ -15,8 +15,8 @@
 #include "cpu/filters/sorted.h"
 #include "cpu/filters/target.h"
 #include "cpu/filters/top_p.h"
-#include "cpu/rows/compaction.h"
 #include "cpu/rows/edits.h"
+#include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -63,56 +63,6 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
     return selected;
   }
   return TopP<Type>(row, groups, sum, arguments, scratch, work).sample();
-}
-
-/// The place in `row`, which is what was left, that is drawn where there is no top-k; none where
-/// that takes a sum over whole chunks. q belongs to the rank, or without a filter to the id.
-template <typename Type>
-std::optional<size_t> draw_compacted(const Row<Type>& row, const uint32_t* ids,
-                                     const RowArguments& arguments, Workspace& work) {
-  if (arguments.uses_p()) {
-    return std::nullopt;
-  }
-  float* const noise = work.weights;  // nothing is weighed here
-  arguments.noise->pick(ids, row.vocab_size(), noise);
-  float maximum = 0;
-  const Race race = run_race(row, noise, arguments.eps, work.last_noise, maximum);
-  return race.is_won() ? std::optional<size_t>(race[0].id) : std::nullopt;
-}
-
-/// The drawn id of a row of which little is above -inf, and its status where that is wanted; none
-/// for other rows, and where the little does not decide.
-template <typename Type>
-std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments arguments,
-                                       Scratch& scratch, Workspace& work) {
-  const bool use_k = arguments.uses_k(row.vocab_size());
-  const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
-  // Few of a row, and what min-p alone keeps, take hardly more than a pass anyway.
-  const bool is_fast =
-      arguments.keeps_best() || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
-  if (!arguments.is_drawn() || arguments.needs_end() || is_fast) {
-    return std::nullopt;
-  }
-  const std::optional<CompactedRow<Type>> compacted = compact(row, work);
-  if (!compacted.has_value()) {
-    return std::nullopt;
-  }
-  if (!arguments.status.empty()) {
-    arguments.status.front() = compacted->status;
-    arguments.status = {};
-  }
-  const size_t count = compacted->count;
-  if (count == 0) {
-    return 0;
-  }
-  using Storage = typename Type::Storage;
-  const Row<Type> rest(compacted->logits, count,
-                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
-  const std::optional<size_t> place =
-      use_k ? sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
-                           scratch, work)
-            : draw_compacted(rest, compacted->ids, arguments, work);
-  return place.has_value() ? std::optional<size_t>(compacted->ids[*place]) : std::nullopt;
 }
 
 /// No filter.
@@ -221,11 +171,8 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
   if (!arguments.is_drawn()) {
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
-  if (arguments.segments.has_value()) {
-    return sample_by_segments(row, arguments, scratch, work);
-  }
-  const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
-  return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
+  return arguments.segments.has_value() ? sample_by_segments(row, arguments, scratch, work)
+                                        : sample_row(row, arguments, scratch, work);
 }
 
 /// A row of the sampling layer of which a range of values is kept, after its other edits.
@@ -258,11 +205,11 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
     return 0;
   }
   using Storage = typename Type::Storage;
-  const Row<Type> rest(reinterpret_cast<const Storage*>(work.compacted), *count,
+  const Row<Type> rest(reinterpret_cast<const Storage*>(work.allowed), *count,
                        reinterpret_cast<Storage*>(work.last_chunk_of_copy));
   const size_t place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(),
                                     arguments, scratch, work);
-  return rest.value(place) == -kInfinity ? 0 : work.compacted_ids[place];
+  return rest.value(place) == -kInfinity ? 0 : work.allowed_ids[place];
 }
 
 /// Makes a top-k of 1 of what keeps the first of the total order alone; such a row has no ties.

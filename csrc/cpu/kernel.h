@@ -38,8 +38,7 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
     arguments.kept =
         call.kept.subspan(static_cast<size_t>(index) * row.vocab_size(), row.vocab_size());
   }
-  const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
-  return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
+  return sample_row(row, arguments, scratch, work);
 }
 
 /// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.

@@ -7,7 +7,6 @@
 #include "cpu/draws/segments.h"
 #include "cpu/each_row.h"
 #include "cpu/filters/top_k.h"
-#include "cpu/rows/compaction.h"
 #include "cpu/rows/temperature.h"
 #include "cpu/shard_calls.h"
 

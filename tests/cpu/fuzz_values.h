@@ -169,7 +169,7 @@ class RowMaker : public Dice {
     }
   }
 
-  /// Large enough to be looked through for what a mask has left, and mostly no larger.
+  /// Of several chunks, mostly.
   size_t vocab_size_of_masked() {
     return static_cast<size_t>(992 + below(one_in(30) ? 40000 : 3000));
   }

@@ -163,13 +163,6 @@ class Noise {
     }
   }
 
-  /// Copies that of some lanes of given noise.
-  void pick(const uint32_t* chosen, size_t count, float* out) const {
-    for (size_t i = 0; i < count; ++i) {
-      out[i] = (*this)[chosen[i]];
-    }
-  }
-
   bool is_contiguous() const { return stride_ == 1; }
   const float* data() const { return data_; }
   float operator[](size_t lane) const { return data_[static_cast<int64_t>(lane) * stride_]; }

@@ -120,11 +120,11 @@ Row<Type> keep_allowed(const Row<Type>& row, const RowMask& mask, Scratch& scrat
   return {logits, row.vocab_size(), reinterpret_cast<Storage*>(work.last_chunk)};
 }
 
-/// What the mask allows goes to work.compacted and work.compacted_ids, by ascending id. Returns its
+/// What the mask allows goes to work.allowed and work.allowed_ids, by ascending id. Returns its
 /// number, or none where a pass over the row takes hardly longer.
 template <typename Type>
 std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, Workspace& work) {
-  const size_t most = row.lines();  // one a line, where what is compacted has room for four
+  const size_t most = row.lines();  // one a line
   size_t count = 0;
   for (size_t line = 0; line < row.lines() && count <= most; ++line) {
     count += static_cast<size_t>(__builtin_popcount(mask.bits(line)));
@@ -132,16 +132,16 @@ std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, 
   if (count > most) {
     return std::nullopt;
   }
-  auto* const logits = reinterpret_cast<typename Type::Storage*>(work.compacted);
+  auto* const logits = reinterpret_cast<typename Type::Storage*>(work.allowed);
   size_t gathered = 0;
   for (size_t line = 0; gathered < count; ++line) {
     for (uint32_t bits = mask.bits(line); bits != 0; bits &= bits - 1) {
       const auto place = static_cast<size_t>(__builtin_ctz(bits));
-      work.compacted_ids[gathered++] = static_cast<uint32_t>(line * kLine + place);
+      work.allowed_ids[gathered++] = static_cast<uint32_t>(line * kLine + place);
     }
   }
   for (size_t i = 0; i < count; ++i) {  // apart, so that one does not wait for another from memory
-    const size_t id = work.compacted_ids[i];
+    const size_t id = work.allowed_ids[i];
     logits[i] = row.line(id / kLine)[id % kLine];
   }
   return count;

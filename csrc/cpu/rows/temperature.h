@@ -1,6 +1,7 @@
 // Division by a temperature: (logit - maximum) / temperature, each of the two operations rounded to
 // float32. It never overflows upwards, and to -inf only where the weight is 0, unless logits more
-// than 3.4e38 apart meet a temperature above 4e36.
+// than 3.4e38 apart meet a temperature above 4e36. Entries of +inf share the mass at any
+// temperature.
 #pragma once
 
 #include <span>
@@ -59,6 +60,26 @@ template <typename Type>
 Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
                     Workspace& work) {
   return divide(row, maximum, temperature, scratch, work.last_chunk);
+}
+
+/// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
+/// whole mass to the entries of +inf.
+template <typename Type>
+Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work,
+                           Scratch::Slot slot = Scratch::kCopy) {
+  auto* values = reinterpret_cast<float*>(scratch.reserve(slot, row.vocab_size() * sizeof(float)));
+  const Floats infinity = splat(kInfinity);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = values + line * kLine;
+    store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
+    store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
+  }
+  return {values, row.vocab_size(), work.last_chunk_of_copy};
 }
 
 /// Subtracts the maximum from logits that are kept, and divides. 0 becomes of the maximum, +inf

@@ -59,11 +59,8 @@ struct Workspace {
   double* bin_masses;
   float* bin_weights;
   uint16_t* bin_patterns;
-  float* compacted;  // logits of any type
-  uint32_t* compacted_ids;
-
-  /// There is room for such a part of the row.
-  static constexpr size_t kCompactedPart = 8;
+  float* allowed;  // what a mask allows, if that is one a line at most: logits of any type
+  uint32_t* allowed_ids;
 
  private:
   template <typename Element>
@@ -113,8 +110,8 @@ struct Workspace {
     place(bin_masses, memory, padded);
     place(bin_weights, memory, padded);
     place(bin_patterns, memory, padded);
-    place(compacted, memory, padded / kCompactedPart);
-    place(compacted_ids, memory, padded / kCompactedPart);
+    place(allowed, memory, padded / kLine);
+    place(allowed_ids, memory, padded / kLine);
   }
 
   size_t bytes_ = 0;
