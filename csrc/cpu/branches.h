@@ -184,7 +184,7 @@ size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
   if (drawn.has_value()) {
     return *drawn;
   }
-  const ValueRange range = RangeSearch<Type>(row, filters, work).find();
+  const ValueRange range = find_range(row, filters, work);
   return sample_edited(keep_range(row, range, scratch, work), arguments, scratch, work);
 }
 

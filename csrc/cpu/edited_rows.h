@@ -5,10 +5,9 @@
 #include <span>
 
 #include "cpu/each_row.h"
-#include "cpu/filters/range_bounds.h"
-#include "cpu/filters/range_scan.h"
+#include "cpu/filters/range_filters.h"
+#include "cpu/filters/range_search.h"
 #include "cpu/rows/edits.h"
-#include "cpu/rows/value_range.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -28,22 +27,7 @@ void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index, 
   }
 }
 
-/// The range of values that a row keeps: by bounds, where these decide.
-template <typename Type>
-ValueRange range_of(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
-  const Groups groups{kSegmentLines, work.maxima};
-  const auto scanned =
-      RangeScan<Type>(row, groups, filters.temperature(), scanned_for(filters)).scan();
-  if (scanned.has_value()) {
-    WeighedValues<Type> weighed(row, *scanned, groups, work);
-    if (const auto range = RangeBounds<Type>(filters, weighed).find()) {
-      return *range;
-    }
-  }
-  return RangeSearch<Type>(row, filters, work).find();
-}
-
-/// The same after all edits, those of a SamplingCall or a FilteringCall.
+/// The same with the row after all edits, those of a SamplingCall or a FilteringCall.
 template <typename Type, typename Call, typename Visit>
 void with_edited(const Row<Type>& row, const Call& call, int64_t index,
                  std::span<const int64_t> newer, Scratch& scratch, Workspace& work, Visit visit) {
@@ -52,7 +36,7 @@ void with_edited(const Row<Type>& row, const Call& call, int64_t index,
       RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
   with_edited_range(row, call.edits, index, mask, newer, scratch, work, [&](const auto& edited) {
     if (filters.has_value()) {
-      visit(keep_range(edited, range_of(edited, *filters, work), scratch, work));
+      visit(keep_range(edited, find_range(edited, *filters, work), scratch, work));
     } else {
       visit(edited);
     }
@@ -62,11 +46,11 @@ void with_edited(const Row<Type>& row, const Call& call, int64_t index,
 inline void find_ranges(const RangesCall& call, int64_t first_row, int64_t last_row,
                         Scratch& scratch) {
   for_rows(call.logits, {}, first_row, last_row, scratch,
-           [&]<typename Type>(const Row<Type>& row, int64_t index, Workspace& work) {
+           [&](const auto& row, int64_t index, Workspace& work) {
              const std::optional<RangeFilters> filters =
                  RangeFilters::of(call.ranges, index, call.temperature[index]);
              const ValueRange range =
-                 filters.has_value() ? RangeSearch<Type>(row, *filters, work).find() : ValueRange{};
+                 filters.has_value() ? find_range_exactly(row, *filters, work) : ValueRange{};
              call.least[index] = range.least;
              call.most[index] = range.most;
            });

@@ -1,14 +1,13 @@
 """Filters that keep a range of a row's values: which rows have some, and their numbers in a step.
 
 They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
-operator finds the range (`csrc/cpu/rows/value_range.h`), elsewhere torch's operators (`device_ranges.py`).
+operator finds the range (`csrc/cpu/filters/range_search.h`), elsewhere torch's operators (`device_ranges.py`).
 docs/filters.md has the definitions, section "Ranges of values".
 
-A new filter is a field of `Stage.RANGE` in `SamplingParams`, behind the last one and before those of xtc; its number in
-the kernel's `RangeFilter` (`csrc/cpu/calls.h`), at the same place; what `value_range.h` and `range_bounds.h` make of
-that, `scanned_for` (`range_scan.h`) where it needs a mean or a deviation, and `RangeFilters::weighs`; an entry of
-`device_ranges.WEIGHT_BOUNDS`, or code in `DeviceRanges`; `keep_range` of the reference; and rows of
-`tests/sampling/test_value_ranges.py`.
+A new filter is a field of `Stage.RANGE` in `SamplingParams`, behind the last one and before those of xtc; at the same
+place its name in the kernel's `RangeFilter` (`csrc/cpu/calls.h`) and its formula in `kRangeFormulas`
+(`csrc/cpu/filters/range_filters.h`); an entry of `device_ranges.WEIGHT_BOUNDS`, or code in `DeviceRanges`; `keep_range`
+of the reference; and rows of `tests/sampling/test_value_ranges.py`.
 """
 
 from __future__ import annotations

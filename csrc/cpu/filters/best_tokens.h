@@ -6,7 +6,7 @@
 
 #include "cpu/each_row.h"
 #include "cpu/filters/top_k.h"
-#include "cpu/rows/entropy.h"
+#include "cpu/rows/scan.h"
 #include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -73,8 +73,7 @@ class Numbers {
     if (row_sum.maximum > -kInfinity) {
       log_sum_ = std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
       if (has_entropy) {
-        entropy_ = entropy_of(chunks.maxima, chunks.distances, chunks.exponentials, row.chunks(),
-                              row_sum, log_sum_);
+        entropy_ = entropy_of(chunks, row.chunks(), row_sum, log_sum_);
       }
     }
     return row_sum.maximum;

@@ -8,11 +8,11 @@
 
 #include "cpu/draws/segments.h"
 #include "cpu/filters/nucleus_draw.h"
-#include "cpu/filters/range_bounds.h"
+#include "cpu/filters/range_filters.h"
 #include "cpu/filters/range_scan.h"
+#include "cpu/filters/range_search.h"
 #include "cpu/filters/sorted.h"
 #include "cpu/filters/top_k.h"
-#include "cpu/rows/value_range.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -31,36 +31,28 @@ class RangedDraw {
   /// The drawn id, and the row's status; none where a copy of the row is drawn from, which is
   /// always right.
   std::optional<size_t> draw() {
-    if (!is_served() || !scan()) {
+    if (!is_served()) {
       return std::nullopt;
     }
-    WeighedValues<Type> weighed(row_, *scanned_, groups_, work_);
-    RangeBounds<Type> bounds(filters_, weighed);
-    Candidates first{};
-    std::optional<ValueRange> range;
-    if (uses_k()) {
-      first = first_of_total_order(row_, groups_, wanted(), work_);
-      range = bounds.find_among(first, wanted(), static_cast<size_t>(arguments_.k));
-    }
-    if (!range.has_value()) {
-      range = bounds.find();
-    }
-    if (!range.has_value() && scanned_->has.sum) {
-      range = find_exactly(bounds);
-    }
-    if (!range.has_value()) {
+    Scanned wanted = filters_.needs();
+    wanted.sum |= arguments_.uses_p() && !uses_k();
+    const auto scanned = RangeScan<Type>(row_, groups_, filters_.temperature(), wanted).scan();
+    if (!scanned.has_value()) {
       return std::nullopt;
-    }
-    if (arguments_.needs_list() && !uses_k() && range->most < scanned_->maximum) {
-      return std::nullopt;  // what is listed has no end above
     }
     arguments_.status.front() = RowStatus::kOk;
+    WeighedValues<Type> weighed(row_, *scanned, groups_, work_);
+    RangeSearch<Type> search(filters_, weighed, work_);
     if (uses_k()) {
-      return draw_sorted(first, bounds.count_above(*range), range->least);
+      return draw_sorted(search);
+    }
+    const ValueRange range = search.find();
+    if (arguments_.needs_list() && range.most < scanned->maximum) {
+      return std::nullopt;  // what is listed has no end above
     }
     return arguments_.uses_p()
-               ? NucleusDraw<Type>(weighed, *range, arguments_, scratch_, work_).draw()
-               : draw_segmented(*range);
+               ? NucleusDraw<Type>(weighed, range, arguments_, scratch_, work_).draw()
+               : draw_segmented(range);
   }
 
  private:
@@ -77,24 +69,6 @@ class RangedDraw {
     return arguments_.k < 1 || arguments_.k >= int64_t(row_.vocab_size());
   }
 
-  bool scan() {
-    Scanned wanted = scanned_for(filters_);
-    wanted.sum |= arguments_.uses_p() && !uses_k();
-    scanned_ = RangeScan<Type>(row_, groups_, filters_.temperature(), wanted).scan();
-    return scanned_.has_value();
-  }
-
-  /// By exact weights, of rows that bounds have left undecided; none where top-k would have to know
-  /// what was gathered above. Apart, so that the compiler optimises what comes before.
-  [[gnu::noinline]] std::optional<ValueRange> find_exactly(RangeBounds<Type>& bounds) {
-    RangeSearch<Type> search(row_, filters_, work_);
-    if (const std::optional<ValueRange> found = bounds.find(search.weights())) {
-      return found;
-    }
-    const ValueRange range = search.find();  // a tie, but for rounding
-    return uses_k() && range.most != scanned_->maximum ? std::nullopt : std::optional(range);
-  }
-
   /// Top-k's, and as many more as may be excluded above them.
   size_t wanted() const {
     const double threshold = filters_[kExclusionThreshold];
@@ -107,10 +81,13 @@ class RangedDraw {
   bool are_enough(size_t k) const { return k <= count_maxima() / 2; }
   size_t count_maxima() const { return row_.vocab_size() / kSegmentLines; }
 
-  /// Top-k, and perhaps more, of the first of the total order; the first `above` of that are not of
-  /// the range.
-  std::optional<size_t> draw_sorted(Candidates found, size_t above, float least) {
+  /// Of top-k.
+  std::optional<size_t> draw_sorted(RangeSearch<Type>& search) {
     const auto k = static_cast<size_t>(arguments_.k);
+    Candidates found = first_of_total_order(row_, groups_, wanted(), work_);
+    const std::optional<ValueRange> among = search.find_among(found, wanted(), k);
+    const ValueRange range = among.has_value() ? *among : search.find();
+    const size_t above = search.count_above(range).value_or(row_.vocab_size());
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
     }
@@ -120,7 +97,7 @@ class RangedDraw {
     found.count = std::min(found.count - above, k);
     std::memmove(found.values, found.values + above, found.count * sizeof(float));
     std::memmove(found.ids, found.ids + above, found.count * sizeof(uint32_t));
-    while (found.values[found.count - 1] < least) {
+    while (found.values[found.count - 1] < range.least) {
       --found.count;
     }
     return sample_sorted(found, found.values[0], arguments_.uses_p(), arguments_, work_);
@@ -145,7 +122,6 @@ class RangedDraw {
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
-  std::optional<ScannedRow> scanned_;
 };
 
 /// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it,

@@ -6,20 +6,30 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/rows/cut.h"
 #include "cpu/rows/hits.h"
-#include "cpu/rows/range_filters.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// What a number is between.
-struct Between {
-  double least;
-  double most;
+/// Calls `visit` with the y of each lane of a line, by a scale whose maximum none exceeds. NaN
+/// stays that.
+template <typename Visit>
+ASCEND_SAMPLE_INLINE void divided(const Line& logits, const Scale& scale, Visit visit) {
+  const Floats reference = splat(scale.maximum);
+  if (scale.temperature == 1.0F) {
+    visit(logits.first - reference, logits.second - reference);
+  } else {
+    const Floats divisor = splat(scale.temperature);
+    visit((logits.first - reference) / divisor, (logits.second - reference) / divisor);
+  }
+}
 
-  Between operator+(double number) const { return {least + number, most + number}; }
-};
+/// exp(y), and exactly 0 where that is nothing, for NaN too.
+ASCEND_SAMPLE_INLINE Floats weight_of(const Floats& y) {
+  return select(is_greater(y, splat(kLeastLogWeight)), exp_not_positive(y), Floats{});
+}
 
 /// A value weighs exp(y), where y = (value - maximum) / temperature.
 template <typename Type>
@@ -34,8 +44,7 @@ class WeighedValues {
         scanned_(scanned),
         groups_(groups),
         work_(work),
-        temperature_(scanned.temperature()),
-        maximum_(scanned.maximum),
+        scale_{scanned.maximum, scanned.temperature()},
         rest_(scanned.approximate.sum),
         rest_product_(scanned.product) {}
 
@@ -72,8 +81,8 @@ class WeighedValues {
     Sum approximate;
     Sum products;
     Sum approximate_products;
-    const Floats reference = splat(maximum_);
-    const Floats divisor = splat(temperature_);
+    const Floats reference = splat(scale_.maximum);
+    const Floats divisor = splat(scale_.temperature);
     for (size_t i = 0; i < count_; i += kLanes) {
       const Floats values = load_floats(values_ + i);
       const Floats y = (values - reference) / divisor;
@@ -96,8 +105,8 @@ class WeighedValues {
 
   /// Weighs the whole row, so that bounds of its sum are those of rounding.
   void weigh_all() {
-    const Floats reference = splat(maximum_);
-    const Floats inverse = splat(1.0F / temperature_);
+    const Floats reference = splat(scale_.maximum);
+    const Floats inverse = splat(1.0F / scale_.temperature);
     Sum all;
     for (size_t line = 0; line < row_.lines(); ++line) {
       const Line logits = Type::load(row_.line(line));
@@ -127,11 +136,12 @@ class WeighedValues {
 
   // What it tells of the row.
 
-  double value_at(double y) const { return double{maximum_} + double{temperature_} * y; }
+  const Scale& scale() const { return scale_; }
+  double value_at(double y) const { return scale_.value_at(y); }
 
   /// The y of what was not gathered is no more.
   double value_below() const {
-    return (double{bound_} - double{maximum_}) / double{temperature_} + kSlack;
+    return (double{bound_} - double{scale_.maximum}) / double{scale_.temperature} + kSlack;
   }
 
   /// Of exp(y), over the row.
@@ -147,7 +157,7 @@ class WeighedValues {
 
   /// Of y, each as often as it weighs. What is not gathered draws the mean down, with more weight
   /// the more, if all of it is below the mean.
-  Between mean_bounds() const {
+  Interval mean_bounds() const {
     const double maximum{scanned_.approximate.maximum};
     const double rounding = kRounding * scanned_.approximate.sum;
     const double size = (3 * std::fabs(maximum) + 1) * scanned_.approximate.sum;
@@ -163,10 +173,10 @@ class WeighedValues {
     };
     const double least = least_ratio();
     const double largest = largest_ratio();
-    const Between mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
+    const Interval mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
     return value_below() <= mean.least
                ? mean
-               : Between{mean_with(least, largest, 1), mean_with(largest, least, -1)};
+               : Interval{mean_with(least, largest, 1), mean_with(largest, least, -1)};
   }
 
  private:
@@ -185,8 +195,7 @@ class WeighedValues {
   const ScannedRow scanned_;
   const Groups groups_;
   Workspace& work_;
-  const float temperature_;
-  const float maximum_;
+  const Scale scale_;
   float bound_ = kInfinity;
   const float* values_ = nullptr;
   size_t count_ = 0;

@@ -33,6 +33,10 @@ struct Scale {
     return temperature == 1.0F ? double{logit} - double{maximum}
                                : double{(logit - maximum) / temperature};
   }
+  /// The logit that has an exponent.
+  double value_at(double exponent) const {
+    return double{maximum} + double{temperature} * exponent;
+  }
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -94,7 +94,7 @@ struct Groups {
 struct ChunkSums {
   float* maxima;
   double* sums;
-  float* distances;  // entropy.h
+  float* distances;  // scan_distances
   double* exponentials;
 };
 

@@ -1,6 +1,8 @@
-// The one pass over a row: its maximum, the maxima of groups of its logits, and its softmax's sum.
+// The one pass over a row: its maximum, the maxima of groups of its logits, its softmax's sum, and
+// the entropy of that.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/rows/row.h"
@@ -78,11 +80,14 @@ struct RowSum {
   double sum;  // of exp(logit - maximum)
 };
 
-/// Bounds of the sum of exp(logit - maximum).
-struct SumBounds {
+/// What a number is between.
+struct Interval {
   double least;
   double most;
 };
+
+/// Bounds of the sum of exp(logit - maximum).
+using SumBounds = Interval;
 
 /// Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
 inline constexpr double kSumMargin = 4e-6;
@@ -152,6 +157,13 @@ struct Scanned {
   bool mean = false;
   bool sum = false;
   bool deviation = false;
+
+  Scanned& operator|=(const Scanned& other) {
+    mean |= other.mean;
+    sum |= other.sum;
+    deviation |= other.deviation;
+    return *this;
+  }
 };
 
 /// What it has found.
@@ -250,6 +262,71 @@ RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chu
                   [](const typename Type::Storage* chunk, float reference, size_t) {
                     return sum_exponentials<Type, kLines>(chunk, reference);
                   });
+}
+
+/// The sum of exp(logit - reference) over a chunk, as sum_exponentials has it by blocks, and how
+/// far its logits are below the reference, its maximum: the mean, by weight. A weight below
+/// exp(kLeastLogWeight) is as large as that, here alone, so that products are those of every
+/// instruction set; NaN has it too.
+template <typename Type>
+ASCEND_SAMPLE_INLINE double sum_with_distance(const typename Type::Storage* chunk, float reference,
+                                              float& distance) {
+  const Floats shift = splat(reference);
+  Line sums{};
+  Line products{};
+  for (size_t block = 0; block < kChunkLines; block += kBlockLines) {
+    Line weights{};
+    Line of_block{};
+    const auto add = [&](const Floats& logits, Floats& weight, Floats& product) {
+      const Floats difference = larger(logits - shift, splat(kLeastLogWeight));
+      const Floats exponential = exp_not_positive(difference);
+      weight = weight + exponential;
+      product = fused(exponential, difference, product);
+    };
+    for (size_t line = block; line < block + kBlockLines; ++line) {
+      prefetch_ahead(chunk + line * kLine);
+      const Line logits = Type::load_unordered(chunk + line * kLine);
+      add(logits.first, weights.first, of_block.first);
+      add(logits.second, weights.second, of_block.second);
+    }
+    sums = {sums.first + weights.first, sums.second + weights.second};
+    products = {products.first + of_block.first, products.second + of_block.second};
+  }
+  const double sum = sum_lanes(sums.first + sums.second);
+  const double product = -sum_lanes(products.first + products.second);
+  distance = static_cast<float>(product / sum);
+  return sum;
+}
+
+/// scan_sum by blocks, with the same bits, which fills the distances too: 0 for chunks without any
+/// weight.
+template <typename Type>
+RowSum scan_distances(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
+  std::fill_n(chunks.distances, row.chunks(), 0.0F);
+  return scan_sum(row, groups, chunks,
+                  [&](const typename Type::Storage* chunk, float reference, size_t index) {
+                    return sum_with_distance<Type>(chunk, reference, chunks.distances[index]);
+                  });
+}
+
+/// The entropy of a row in nats: the logarithm of its sum, and the mean distance from its maximum.
+/// `chunks` are as scan_distances has left them, `row_sum` is what it has returned; 0 for a row of
+/// -inf.
+inline float entropy_of(const ChunkSums& chunks, size_t count, const RowSum& row_sum,
+                        double log_sum) {
+  constexpr double kNothing = 1e-29;   // of the mean: what 2^20 weights of -inf may add to it
+  if (row_sum.maximum == kInfinity) {  // its entries share the mass
+    return static_cast<float>(log_sum);
+  }
+  double total = 0;
+  for (size_t index = 0; index < count; ++index) {
+    const double weight = chunks.exponentials[index];
+    if (weight > 0) {
+      total += weight * (double{row_sum.maximum} - chunks.maxima[index] + chunks.distances[index]);
+    }
+  }
+  const double mean = total > 0 ? total / row_sum.sum : 0.0;
+  return static_cast<float>(mean < kNothing ? log_sum : log_sum + mean);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
