@@ -42,10 +42,7 @@ auto fields_of(const Arguments& arguments) {
     return std::tuple_cat(fields_within(fields)...);
   };
   constexpr size_t kCount = count_fields<Arguments>();
-  if constexpr (kCount == 2) {
-    const auto& [a, b] = arguments;
-    return tie(a, b);
-  } else if constexpr (kCount == 3) {
+  if constexpr (kCount == 3) {
     const auto& [a, b, c] = arguments;
     return tie(a, b, c);
   } else if constexpr (kCount == 4) {
@@ -60,9 +57,6 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);
-  } else if constexpr (kCount == 8) {
-    const auto& [a, b, c, d, e, f, g, h] = arguments;
-    return tie(a, b, c, d, e, f, g, h);
   } else if constexpr (kCount == 9) {
     const auto& [a, b, c, d, e, f, g, h, i] = arguments;
     return tie(a, b, c, d, e, f, g, h, i);

@@ -1,7 +1,6 @@
 // What the rules of several operators have in common. The rules of each, and its outputs, stand in
-// checks.cpp, sampling_checks.cpp and shard_checks.cpp, once: every kernel (CPU, NPU, composite and
-// fake) calls them, so that none can drift. Source: docs/semantics.md, sections 1 and 5, and
-// docs/semantics_v2.md.
+// checks.cpp and sampling_checks.cpp, once: every kernel (CPU, NPU, composite and fake) calls them,
+// so that none can drift. Source: docs/semantics.md, sections 1 and 5, and docs/semantics_v2.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>

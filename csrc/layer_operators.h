@@ -12,19 +12,27 @@
 
 namespace ascend_sample {
 
+/// What names the noise of rows: docs/seeds.md.
+struct KeysArguments {
+  /// Their part of a schema.
+  static constexpr const char* kSchema = "Tensor seed, Tensor position, int purpose=0";
+
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+};
+
 struct NoiseArguments {
   static constexpr const char* kName = "exponential_noise";
-  static constexpr const char* kSchema =
-      "(Tensor seed, Tensor position, int lanes, int purpose=0, int first_lane=0)";
+  static inline const std::string kSchema =
+      std::string("(int lanes, ") + KeysArguments::kSchema + ", int first_lane=0)";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, lanes]
   using Results = at::Tensor;
   void check() const;
   Results allocate_outputs() const;
 
-  const at::Tensor& seed;
-  const at::Tensor& position;
   int64_t lanes;
-  int64_t purpose;
+  KeysArguments keys;
   int64_t first_lane;
 };
 
@@ -67,15 +75,12 @@ struct ParametersArguments {
 
 /// What each row, or place, is sampled with.
 struct RequestsArguments {
-  static inline const std::string kSchema =
-      std::string(ParametersArguments::kSchema) +
-      ", Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, " +
-      EditsArguments::kSchema;
+  static inline const std::string kSchema = std::string(ParametersArguments::kSchema) + ", " +
+                                            KeysArguments::kSchema + ", bool keep_ties=False, " +
+                                            EditsArguments::kSchema;
 
   ParametersArguments parameters;
-  const at::Tensor& seed;
-  const at::Tensor& position;
-  int64_t purpose;
+  KeysArguments keys;
   bool keep_ties;
   EditsArguments edits;
 };
@@ -142,25 +147,12 @@ struct VerifyDraftsArguments {
   const std::optional<at::Tensor>& parents;
 };
 
-struct FilterArguments {
-  static constexpr const char* kName = "filter_probabilities";
-  static inline const std::string kSchema =
-      std::string("(Tensor logits, ") + ParametersArguments::kSchema + ")";
-  static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
-  using Results = at::Tensor;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  ParametersArguments parameters;
-};
-
+/// Whole rows of what is drawn from.
 struct FilterLogitsArguments {
   static constexpr const char* kName = "filter_logits";
-  static inline const std::string kSchema = std::string("(Tensor logits, ") +
-                                            ParametersArguments::kSchema +
-                                            ", bool keep_ties=False, bool is_shifted=False, " +
-                                            EditsArguments::kSchema + ", *, bool is_divided=True)";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, ") + ParametersArguments::kSchema +
+      ", int form, bool keep_ties=False, " + EditsArguments::kSchema + ")";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
   void check() const;
@@ -168,10 +160,9 @@ struct FilterLogitsArguments {
 
   const at::Tensor& logits;
   ParametersArguments parameters;
+  int64_t form;  // what is written: FilteredForm in cpu/calls.h
   bool keep_ties;
-  bool is_shifted;  // by the maximum, before it is divided
   EditsArguments edits;
-  bool is_divided;  // by the temperature; else the logits are as they were, and not shifted
 };
 
 /// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".
@@ -189,51 +180,41 @@ struct ValueRangesArguments {
   const at::Tensor& ranges;
 };
 
-struct BestTokensArguments {
-  static constexpr const char* kName = "best_tokens";
-  static constexpr const char* kSchema = "(Tensor logits, int count, float temperature=1.0)";
-  /// float32 [batch, count], int64 [batch, count].
-  static constexpr const char* kResults = "(Tensor log_probs, Tensor token_ids)";
-  using Results = std::tuple<at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  int64_t count;
-  double temperature;
-};
-
+/// The first of the total order of rows, behind a token that is given and before some that are
+/// named: their logits, or the logarithms of their probabilities.
 struct RowLogprobsArguments {
   static constexpr const char* kName = "row_logprobs";
   static constexpr const char* kSchema =
-      "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True, "
-      "bool entropy=False, Tensor? named=None, Tensor? temperature=None)";
-  /// float32 and int64 [rows, 1 + count + ids that are named], int64 [rows], float32 [rows], or [0]
-  /// where entropies are not wanted.
-  static constexpr const char* kResults =
-      "(Tensor values, Tensor token_ids, Tensor ranks, Tensor entropies)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+      "(Tensor logits, Tensor? rows, Tensor? token_ids, int count, bool is_normalised=True, "
+      "bool entropy=False, Tensor? named=None, Tensor? temperature=None, bool status=False)";
+  /// float32 and int64 [rows, given + count + named ids]. Of each row, where they are there: the
+  /// rank of the given token, int64; the entropy, float32; the status, int8.
+  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor[] of_rows)";
+  using Results = std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>>;
   void check() const;
   Results allocate_outputs() const;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
-  const at::Tensor& token_ids;
+  const std::optional<at::Tensor>& token_ids;  // int64 [rows], one for each
   int64_t count;
   bool is_normalised;
-  bool entropy;
+  bool entropy;                            // of what is normalised
   const std::optional<at::Tensor>& named;  // int64 [rows, ids], whose numbers follow the best ones'
   // float32 [rows], which numbers are divided by: the order stays that of the logits. 0 counts
   // as 1.
   const std::optional<at::Tensor>& temperature;
+  bool status;  // of what is not normalised
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.
 struct SegmentWinnersArguments {
   static constexpr const char* kName = "segment_winners";
-  static constexpr const char* kSchema =
-      "(Tensor logits, int first_id, Tensor maximum, Tensor temperature, Tensor min_p, "
-      "Tensor seed, Tensor position, int purpose=0)";
+  static inline const std::string kSchema =
+      std::string(
+          "(Tensor logits, int first_id, Tensor maximum, Tensor temperature, "
+          "Tensor min_p, ") +
+      KeysArguments::kSchema + ")";
   /// float64 [rows], int64 [rows].
   static constexpr const char* kResults = "(Tensor scores, Tensor token_ids)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
@@ -245,23 +226,7 @@ struct SegmentWinnersArguments {
   const at::Tensor& maximum;
   const at::Tensor& temperature;
   const at::Tensor& min_p;
-  const at::Tensor& seed;
-  const at::Tensor& position;
-  int64_t purpose;
-};
-
-struct FirstOfRowsArguments {
-  static constexpr const char* kName = "first_of_rows";
-  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, int count)";
-  /// float32 [rows, count], int64 [rows, count], int8 [rows].
-  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor status)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  void check() const;
-  Results allocate_outputs() const;
-
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
-  int64_t count;
+  KeysArguments keys;
 };
 
 /// Calls `visit` for each operator of the sampling layer.
@@ -269,9 +234,9 @@ template <typename Visit>
 void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
-  }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
-               FilterLogitsArguments*, ValueRangesArguments*, BestTokensArguments*,
-               RowLogprobsArguments*, SegmentWinnersArguments*, FirstOfRowsArguments*>());
+  }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*,
+               FilterLogitsArguments*, ValueRangesArguments*, RowLogprobsArguments*,
+               SegmentWinnersArguments*>());
 }
 
 }  // namespace ascend_sample

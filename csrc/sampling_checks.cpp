@@ -2,7 +2,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <tuple>
 #include <utility>
@@ -121,13 +120,18 @@ void check_parameters(const char* op, const ParametersArguments& arguments,
   check_per_row(op, arguments.min_p, "min_p", at::kFloat, rows, logits);
 }
 
+void check_keys(const char* op, const KeysArguments& arguments, const c10::SymInt& rows,
+                const at::Tensor& model, const char* model_name = "logits") {
+  check_per_row(op, arguments.seed, "seed", at::kLong, rows, model, model_name);
+  check_per_row(op, arguments.position, "position", at::kLong, rows, model, model_name);
+  check_purpose(op, arguments.purpose);
+}
+
 /// The parameters, keys and edits of so many rows of the sampling layer.
 void check_requests(const char* op, const RequestsArguments& arguments, const at::Tensor& logits,
                     const c10::SymInt& rows) {
   check_parameters(op, arguments.parameters, logits, rows);
-  check_per_row(op, arguments.seed, "seed", at::kLong, rows, logits);
-  check_per_row(op, arguments.position, "position", at::kLong, rows, logits);
-  check_purpose(op, arguments.purpose);
+  check_keys(op, arguments.keys, rows, logits);
   EditsCheck(op, logits, rows).check(arguments.edits);
 }
 
@@ -190,11 +194,10 @@ void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& 
 
 void NoiseArguments::check() const {
   constexpr int64_t kMostLanes = int64_t{1} << 33;
-  check_list(kName, seed, "seed", at::kLong, seed, "seed");
-  check_per_row(kName, position, "position", at::kLong, seed.sym_size(0), seed, "seed");
+  check_list(kName, keys.seed, "seed", at::kLong, keys.seed, "seed");
+  check_keys(kName, keys, keys.seed.sym_size(0), keys.seed, "seed");
   TORCH_CHECK_VALUE(lanes >= 0, kName, ": lanes must be >= 0, got ", lanes,
                     ". It is the number of values a row gets.");
-  check_purpose(kName, purpose);
   TORCH_CHECK_VALUE(first_lane >= 0 && first_lane % 2 == 0, kName,
                     ": first_lane must be even and >= 0, got ", first_lane,
                     ". Two lanes share a counter: begin one earlier.");
@@ -242,14 +245,12 @@ void VerifyDraftsArguments::check() const {
   }
 }
 
-void FilterArguments::check() const {
-  check_logits(kName, logits);
-  check_parameters(kName, parameters, logits, logits.sym_size(0));
-}
-
 void FilterLogitsArguments::check() const {
   check_logits(kName, logits);
   check_parameters(kName, parameters, logits, logits.sym_size(0));
+  TORCH_CHECK_VALUE(form >= 0 && form < cpu::kFilteredForms, kName,
+                    ": form must be 0, 1, 2 or 3, got ", form,
+                    ". They are probabilities, logits, divided and shifted ones.");
   EditsCheck(kName, logits, logits.sym_size(0)).check(edits);
 }
 
@@ -260,34 +261,37 @@ void ValueRangesArguments::check() const {
   EditsCheck(kName, logits, rows).check_ranges(ranges);
 }
 
-void BestTokensArguments::check() const {
-  check_logits(kName, logits);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kName, ": count must be between 1 and ",
-                    kMaxTopK, ", got ", count, ". Sort the logits for more.");
-  check_count(kName, count, logits);
-  const auto divisor = static_cast<float>(temperature);
-  TORCH_CHECK_VALUE(std::isfinite(divisor) && divisor > 0.0F, kName,
-                    ": temperature must be a finite float32 above 0, got ", temperature,
-                    ". Pass 1 to leave the logits as they are.");
-}
-
 void RowLogprobsArguments::check() const {
   check_logits(kName, logits);
-  check_per_row(kName, token_ids, "token_ids", at::kLong, count_rows(kName, logits, rows), logits);
+  const c10::SymInt places = count_rows(kName, logits, rows);
+  if (token_ids.has_value()) {
+    check_per_row(kName, *token_ids, "token_ids", at::kLong, places, logits);
+  }
   check_best_count(kName, count, logits);
   TORCH_CHECK_VALUE(is_normalised || !entropy, kName,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
+  TORCH_CHECK_VALUE(!is_normalised || !status, kName,
+                    ": is_normalised must be False where statuses are wanted, got True. Ask for "
+                    "them together with logits.");
   if (named.has_value()) {
-    check_named(kName, *named, "named", "token_ids", token_ids.sym_size(0), logits);
+    check_named(kName, *named, "named", "token_ids", places, logits);
   }
   if (temperature.has_value()) {
-    check_per_row(kName, *temperature, "temperature", at::kFloat, token_ids.sym_size(0), logits);
+    check_per_row(kName, *temperature, "temperature", at::kFloat, places, logits);
   }
 }
 
-at::Tensor FilterArguments::allocate_outputs() const {
-  return allocate(logits.sym_sizes(), at::kFloat, logits);
+void SegmentWinnersArguments::check() const {
+  check_logits(kName, logits);
+  const c10::SymInt rows = logits.sym_size(0);
+  TORCH_CHECK_VALUE(first_id >= 0 && first_id <= kMaxVocabSize && first_id % 256 == 0, kName,
+                    ": first_id must be a multiple of 256 between 0 and ", kMaxVocabSize, ", got ",
+                    first_id, ". It is the id of the first column, where a segment begins.");
+  check_per_row(kName, maximum, "maximum", at::kFloat, rows, logits);
+  check_per_row(kName, temperature, "temperature", at::kFloat, rows, logits);
+  check_per_row(kName, min_p, "min_p", at::kFloat, rows, logits);
+  check_keys(kName, keys, rows, logits);
 }
 
 at::Tensor FilterLogitsArguments::allocate_outputs() const {
@@ -300,7 +304,7 @@ ValueRangesArguments::Results ValueRangesArguments::allocate_outputs() const {
 }
 
 at::Tensor NoiseArguments::allocate_outputs() const {
-  return allocate({seed.sym_size(0), c10::SymInt(lanes)}, at::kFloat, seed);
+  return allocate({keys.seed.sym_size(0), c10::SymInt(lanes)}, at::kFloat, keys.seed);
 }
 
 VerifyDraftsArguments::Results VerifyDraftsArguments::allocate_outputs() const {
@@ -309,17 +313,26 @@ VerifyDraftsArguments::Results VerifyDraftsArguments::allocate_outputs() const {
           allocate({ends.sym_size(0)}, at::kLong, logits)};
 }
 
-BestTokensArguments::Results BestTokensArguments::allocate_outputs() const {
-  const c10::SymInt shape[] = {logits.sym_size(0), count};
-  return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits)};
-}
-
 RowLogprobsArguments::Results RowLogprobsArguments::allocate_outputs() const {
   const c10::SymInt ids = named.has_value() ? named->sym_size(1) : c10::SymInt(0);
-  const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count + ids};
+  const c10::SymInt shape[] = {rows.has_value() ? rows->sym_size(0) : logits.sym_size(0),
+                               (token_ids.has_value() ? 1 : 0) + count + ids};
+  std::vector<at::Tensor> of_rows;
+  const auto add = [&](bool is_there, c10::ScalarType dtype) {
+    if (is_there) {
+      of_rows.push_back(allocate({shape[0]}, dtype, logits));
+    }
+  };
+  add(token_ids.has_value(), at::kLong);
+  add(entropy, at::kFloat);
+  add(status, at::kChar);
   return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits),
-          allocate({shape[0]}, at::kLong, logits),
-          allocate({entropy ? shape[0] : c10::SymInt(0)}, at::kFloat, logits)};
+          std::move(of_rows)};
+}
+
+SegmentWinnersArguments::Results SegmentWinnersArguments::allocate_outputs() const {
+  const c10::SymInt rows[] = {logits.sym_size(0)};
+  return {allocate(rows, at::kDouble, logits), allocate(rows, at::kLong, logits)};
 }
 
 }  // namespace ascend_sample

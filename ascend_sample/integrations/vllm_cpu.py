@@ -198,7 +198,7 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor, name
     was_seen = has_nan.get() if is_late else None  # by the draw, of these very logits
     if given.sum().isnan() if was_seen is None else was_seen:
         return None
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
+    values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(
         given, None, token_ids, num_logprobs, is_late, named=named
     )
     return outputs.LogprobsTensors(ids.to(torch.int32), values, ranks)

@@ -142,19 +142,18 @@ def score(
 def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores) -> None:
     """Writes the scores of some places: those of tokens that are no id of the vocabulary mean nothing yet."""
     n, entropy = scores.best_ids.shape[1], scores.entropy
-    entropies: Tensor | None
     if logits.is_cpu:
-        values, ids, ranks, entropies = torch.ops.ascend_sample.row_logprobs(
+        values, ids, (ranks, *entropies) = torch.ops.ascend_sample.row_logprobs(
             logits, None, given, n, entropy=entropy is not None
         )
     else:
         asking = LogprobRows.of(RowSet.all(len(logits)), LogprobsMode.RAW_LOGPROBS, n, logits.device)
         _, ids, values, ranks = gather_logprobs(asking, logits, given)
-        entropies = None if entropy is None else _entropies(logits)
+        entropies = [] if entropy is None else [_entropies(logits)]
     scores.logprobs[places], scores.ranks[places] = values[:, 0], ranks
     scores.best_ids[places], scores.best_logprobs[places] = ids[:, 1:], values[:, 1:]
-    if entropy is not None and entropies is not None:
-        entropy[places] = entropies
+    if entropy is not None:
+        (entropy[places],) = entropies
 
 
 def _entropies(logits: Tensor) -> Tensor:

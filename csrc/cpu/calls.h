@@ -1,5 +1,6 @@
-// What the CPU kernel is asked for, free of torch: docs/semantics.md, docs/semantics_v2.md and
-// docs/sampling.md on rows in memory. Arguments are valid; strides are in elements.
+// What the CPU kernel is asked for, free of torch: docs/semantics.md, docs/semantics_v2.md,
+// docs/sampling.md and docs/vocabulary_parallel.md on rows in memory. Arguments are valid; strides
+// are in elements.
 #pragma once
 
 #include <cstddef>
@@ -73,12 +74,20 @@ struct OperatorCall {
   std::span<float> kept;  // [batch_size, vocab_size]; empty: not wanted
 };
 
-/// The parameters of requests: a number for each row.
-struct Requests {
-  const float* temperature;  // not above 0, or NaN: the first of the total order
-  const int32_t* k;
-  const float* p;
-  const float* min_p;
+/// What a row's noise is a function of, besides the lane: ascend_sample/sampling/draws/noise.py.
+struct NoiseKey {
+  int64_t seed;
+  int64_t position;
+  uint32_t purpose;
+};
+
+/// Those of rows.
+struct NoiseKeys {
+  const int64_t* seed;
+  const int64_t* position;
+  uint32_t purpose;
+
+  NoiseKey of(int64_t index) const { return {seed[index], position[index], purpose}; }
 };
 
 /// A table whose columns follow one another.
@@ -151,6 +160,16 @@ struct Edits {
   std::optional<Ranges> ranges;
 };
 
+/// What rows are sampled with: a number for each, and edits.
+struct Requests {
+  const float* temperature;  // not above 0, or NaN: the first of the total order
+  const int32_t* k;
+  const float* p;
+  const float* min_p;
+  bool keeps_ties;  // of top-k
+  Edits edits;
+};
+
 /// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
 enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinitySeen = 3 };
 
@@ -190,38 +209,42 @@ struct GivenTokens {
   int64_t* ranks;
 };
 
-/// best_tokens, row_logprobs and sample_rows: the best ones of each row, the first first,
-/// behind one that is given, before some that are named.
+/// row_logprobs and sample_rows: the best ones of each row, the first first, behind one that is
+/// given, before some that are named.
 struct RankingCall {
   Logits logits;
   int64_t batch_size;
   std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
   int64_t count;                  // 0 to vocab_size
-  float temperature;              // of all rows: numbers are those of logits divided by it
   bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
   std::optional<GivenTokens> given;
   float* numbers;                    // [batch_size, width()]
   int64_t* token_ids;                // the same
   std::span<float> entropies;        // [batch_size]; empty: unwanted. Of what is normalised
+  std::span<RowStatus> status{};     // likewise, but of what is not
   std::span<const int64_t> named{};  // [batch_size, named_count]
   int64_t named_count = 0;
-  std::span<const float> temperatures{};  // [batch_size]; empty: that of all rows
+  std::span<const float> temperatures{};  // [batch_size]; empty: 1. The order stays that of logits
 
   int64_t width() const { return count + named_count + (given.has_value() ? 1 : 0); }
+  std::span<RowStatus> status_of(int64_t index) const {
+    return status.empty() ? status : status.subspan(static_cast<size_t>(index), 1);
+  }
   /// What a row is divided by; a greedy one is not.
   float divisor(int64_t index) const {
-    const float own = temperatures.empty() ? temperature : temperatures[static_cast<size_t>(index)];
+    const float own = temperatures.empty() ? 1.0F : temperatures[static_cast<size_t>(index)];
     return own > 0.0F ? own : 1.0F;
   }
 };
 
-/// What is written of what the filters keep of a row.
+/// What is written of what the filters keep of a row: ascend_sample/sampling/step/distribution.py.
 enum class FilteredForm : uint8_t {
   kProbabilities,  // 0 for the rest
   kLogits,         // as they were; -inf for the rest
   kDivided,        // logit / temperature, the logit of a greedy row; likewise
   kShifted,        // (logit - maximum) / temperature, 0 for +inf; likewise
 };
+inline constexpr int64_t kFilteredForms = 4;
 
 /// What is ranked of rows as soon as their tokens are drawn, which are those that are given.
 struct RankedDraws {
@@ -230,29 +253,27 @@ struct RankedDraws {
   bool is_filtered;       // what edits and filters leave is ranked, not the logits as they came
 };
 
+/// Where what is kept of rows goes: [batch_size] each.
+struct KeptSets {
+  const bool* is_wanted;
+  KeptList* lists;
+};
+
 /// sample_rows: a token for each request, and what else is wanted of some.
 struct SamplingCall {
   Logits logits;
   int64_t batch_size;
   std::span<const int64_t> rows;  // of the logits, one for each request; empty: the same
   Requests requests;
-  Edits edits;
-  const int64_t* seed;
-  const int64_t* position;
-  uint32_t purpose;
-  bool keeps_ties;    // of top-k
+  NoiseKeys keys;
   int64_t* selected;  // [batch_size]
   RowStatus* status;  // [batch_size]
-
-  // [batch_size] each, where it is wanted what is kept of some rows.
-  const bool* is_kept_wanted = nullptr;
-  KeptList* kept = nullptr;
-
-  const RankedDraws* ranked = nullptr;  // where that is wanted
+  std::optional<KeptSets> kept = std::nullopt;
+  std::optional<RankedDraws> ranked = std::nullopt;
 
   /// Where what is kept goes; null: it is not wanted of this row.
   KeptList* kept_of(int64_t index) const {
-    return kept != nullptr && is_kept_wanted[index] ? kept + index : nullptr;
+    return kept.has_value() && kept->is_wanted[index] ? kept->lists + index : nullptr;
   }
 };
 
@@ -275,6 +296,12 @@ enum class DraftRule : uint8_t { kMatch, kStandard, kBlock };
 /// i times this.
 inline constexpr int64_t kBlockApart = int64_t{1} << 40;
 
+/// The places of requests whose drafts are trees.
+struct Trees {
+  const int64_t* parents;  // [places], of each the number of the one before it
+  int64_t* path;           // [places], what is accepted
+};
+
 /// verify_drafts: a token for each place that is reached, of requests whose places follow one
 /// another: those of its drafts, and one behind them.
 struct VerifyingCall {
@@ -286,9 +313,8 @@ struct VerifyingCall {
   Proposals proposals;  // of the rules that look at them
   uint32_t acceptance;  // purposes of the noise of the latter
   uint32_t resampling;
-  int64_t* accepted;                 // [batch_size]
-  std::span<const int64_t> parents;  // [places], of each the number of the one before it, in trees
-  int64_t* path;                     // [places], where trees keep what they accept
+  int64_t* accepted;           // [batch_size]
+  std::optional<Trees> trees;  // none: chains
 
   int64_t first_place(int64_t request) const { return request == 0 ? 0 : ends[request - 1]; }
 
@@ -302,7 +328,7 @@ struct VerifyingCall {
     const std::span<const int64_t> tokens = drafts_of(request);
     const auto places = static_cast<int64_t>(tokens.size()) + 1;
     for (int64_t next = place + 1; next < places; ++next) {
-      if (parents[first_place(request) + next] == place &&
+      if (trees->parents[first_place(request) + next] == place &&
           tokens[static_cast<size_t>(next - 1)] == token) {
         return next;
       }
@@ -311,14 +337,12 @@ struct VerifyingCall {
   }
 };
 
-/// filter_probabilities and filter_logits: what each request is drawn from.
+/// filter_logits: what each request is drawn from.
 struct FilteringCall {
   Logits logits;
   int64_t batch_size;
   Requests requests;
-  Edits edits = {};
-  bool keeps_ties = false;  // of top-k
-  FilteredForm form = FilteredForm::kProbabilities;
+  FilteredForm form;
   float* kept;  // [batch_size, vocab_size]
 };
 
@@ -330,6 +354,19 @@ struct RangesCall {
   Ranges ranges;
   float* least;  // [batch_size]
   float* most;   // the same
+};
+
+/// segment_winners: the segmented draw of rows that are parts of rows.
+struct WinnersCall {
+  Logits logits;
+  int64_t batch_size;
+  int64_t first_id;  // of the first column, where a segment begins
+  const float* temperature;
+  const float* min_p;
+  const float* maximum;  // of whole rows
+  NoiseKeys keys;
+  double* scores;  // [batch_size], of the segment that wins; 0 where nothing has weight
+  int64_t* ids;    // the same, in the part
 };
 
 }  // namespace ascend_sample::cpu

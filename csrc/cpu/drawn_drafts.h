@@ -69,15 +69,15 @@ class DrawnDrafts {
     const bool is_block = call_.rule == DraftRule::kBlock;
     const int64_t index = is_block ? first_place_ : place(number);
     const int64_t apart = is_block ? static_cast<int64_t>(number) * kBlockApart : 0;
-    const int64_t position = call_.places.position[index] + apart;
+    const int64_t position = call_.places.keys.position[index] + apart;
     float noise[kLanes];
-    fill_exponential({call_.places.seed[index], position, call_.acceptance}, 0, 1, noise);
+    fill_exponential({call_.places.keys.seed[index], position, call_.acceptance}, 0, 1, noise);
     return exp_not_positive(-double{noise[0]});
   }
 
   int64_t replacement(const TargetRow& target, double scale, const ProposalRow& proposal) const {
-    const NoiseKey key{call_.places.seed[first_place_], call_.places.position[first_place_],
-                       call_.resampling};
+    const NoiseKey key{call_.places.keys.seed[first_place_],
+                       call_.places.keys.position[first_place_], call_.resampling};
     return static_cast<int64_t>(draw_left(target, scale, proposal, key));
   }
 

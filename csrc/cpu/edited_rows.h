@@ -15,9 +15,10 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 /// values that it keeps. `newer` are the tokens at the end of its output that nothing has counted
 /// yet.
 template <typename Type, typename Visit>
-void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
+void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index,
                        std::span<const int64_t> newer, Scratch& scratch, Workspace& work,
                        Visit visit_range) {
+  const RowMask mask(edits, index, row.vocab_size());
   if (slot_of(edits.addends, index).has_value() || slot_of(edits.penalties, index).has_value()) {
     visit_range(edit(row, edits, index, mask, newer, scratch, work));
   } else if (mask.is_there()) {
@@ -27,14 +28,13 @@ void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index, 
   }
 }
 
-/// The same with the row after all edits, those of a SamplingCall or a FilteringCall.
-template <typename Type, typename Call, typename Visit>
-void with_edited(const Row<Type>& row, const Call& call, int64_t index,
+/// The same after all edits.
+template <typename Type, typename Visit>
+void with_edited(const Row<Type>& row, const Requests& requests, int64_t index,
                  std::span<const int64_t> newer, Scratch& scratch, Workspace& work, Visit visit) {
-  const RowMask mask(call.edits, index, row.vocab_size());
   const std::optional<RangeFilters> filters =
-      RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
-  with_edited_range(row, call.edits, index, mask, newer, scratch, work, [&](const auto& edited) {
+      RangeFilters::of(requests.edits.ranges, index, requests.temperature[index]);
+  with_edited_range(row, requests.edits, index, newer, scratch, work, [&](const auto& edited) {
     if (filters.has_value()) {
       visit(keep_range(edited, find_range(edited, *filters, work), scratch, work));
     } else {

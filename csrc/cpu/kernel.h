@@ -45,14 +45,12 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
                       std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
-  const float temperature = call.requests.temperature[index];
+  const Edits& edits = call.requests.edits;
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.status = {call.status + index, 1};
-  arguments.keeps_ties = call.keeps_ties;
-  arguments.temperature = temperature;
-  const NoiseKey key{call.seed[index], call.position[index], call.purpose};
+  const NoiseKey key = call.keys.of(index);
   std::optional<LazyNoise> noise;
-  if (temperature > 0.0F && arguments.k != 1) {
+  if (arguments.temperature > 0.0F && arguments.k != 1) {
     arguments.list = call.kept_of(index);
     if (arguments.uses_k(row.vocab_size())) {
       noise.emplace(key, reinterpret_cast<float*>(scratch.reserve(
@@ -62,12 +60,12 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
       arguments.segments = key;
     }
   }
-  const RowMask mask(call.edits, index, row.vocab_size());
-  const bool is_listed = slot_of(call.edits.addends, index).has_value() ||
-                         slot_of(call.edits.penalties, index).has_value();
+  const RowMask mask(edits, index, row.vocab_size());
+  const bool is_listed =
+      slot_of(edits.addends, index).has_value() || slot_of(edits.penalties, index).has_value();
   const bool is_edited = is_listed || mask.is_there();
   const std::optional<RangeFilters> filters =
-      RangeFilters::of(call.edits.ranges, index, temperature);
+      RangeFilters::of(edits.ranges, index, arguments.temperature);
   if (is_edited && !filters.has_value()) {
     if (!is_listed && !arguments.needs_list()) {
       if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
@@ -76,26 +74,24 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
     if (newer.empty()) {
       if (const auto drawn =
-              sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
+              sample_edited_top_k(row, edits, index, mask, arguments, scratch, work)) {
         return *drawn;
       }
     }
   }
   size_t selected = 0;
-  with_edited_range(row, call.edits, index, mask, newer, scratch, work, [&](const auto& edited) {
+  with_edited_range(row, edits, index, newer, scratch, work, [&](const auto& edited) {
     selected = filters.has_value() ? sample_range(edited, *filters, arguments, scratch, work)
                                    : sample_edited(edited, arguments, scratch, work);
   });
   return selected;
 }
 
-/// What the filters keep of a row of a SamplingCall or a FilteringCall, after its edits.
-template <typename Type, typename Call>
-void filter_request(const Row<Type>& row, const Call& call, int64_t index, FilteredForm form,
-                    std::span<float> kept, Scratch& scratch, Workspace& work) {
-  RowArguments arguments = arguments_of(call.requests, index);
-  arguments.keeps_ties = call.keeps_ties;
-  arguments.temperature = call.requests.temperature[index];
+/// What the filters keep of a row, after its edits.
+template <typename Type>
+void filter_request(const Row<Type>& row, const Requests& requests, int64_t index,
+                    FilteredForm form, std::span<float> kept, Scratch& scratch, Workspace& work) {
+  RowArguments arguments = arguments_of(requests, index);
   settle_best(arguments, row.vocab_size());
   float maximum = scan_status(row).maximum();
   if (maximum == -kInfinity) {
@@ -140,8 +136,9 @@ inline void rank_filtered(const SamplingCall& call, int64_t index, Scratch& scra
              auto* const memory = reinterpret_cast<float*>(
                  scratch.reserve(Scratch::kTarget, row.lines() * kLine * sizeof(float)));
              const std::span<float> kept(memory, row.vocab_size());
-             with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
-               filter_request(edited, call, index, FilteredForm::kLogits, kept, scratch, work);
+             with_edited(row, call.requests, index, {}, scratch, work, [&](const auto& edited) {
+               filter_request(edited, call.requests, index, FilteredForm::kLogits, kept, scratch,
+                              work);
              });
              rank_row(Row<Float32>(memory, kept.size(), work.last_chunk), call.ranked->ranking,
                       call.ranked->places[index], scratch, work);
@@ -170,7 +167,7 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
              const size_t selected = sample_request(row, call, index, {}, scratch, work);
              call.selected[index] = static_cast<int64_t>(selected);
              complete_list(call, index, selected);
-             if (call.ranked != nullptr && call.ranked->places[index] >= 0) {
+             if (call.ranked.has_value() && call.ranked->places[index] >= 0) {
                // The row is still near to the processor; the draw may have lost its last chunk.
                const int64_t place = call.ranked->places[index];
                call.ranked->is_filtered ? rank_filtered(call, index, scratch)
@@ -187,9 +184,7 @@ void with_target(const SamplingCall& call, int64_t place, std::span<const int64_
            [&](const auto& row, int64_t index, Workspace& work) {
              RowArguments arguments = arguments_of(call.requests, index);
              arguments.status = {call.status + index, 1};
-             arguments.keeps_ties = call.keeps_ties;
-             arguments.temperature = call.requests.temperature[index];
-             with_edited(row, call, index, newer, scratch, work, [&](const auto& edited) {
+             with_edited(row, call.requests, index, newer, scratch, work, [&](const auto& edited) {
                visit(target_of(edited, arguments, scratch, work));
              });
            });
@@ -212,7 +207,7 @@ inline void verify_tree(const VerifyingCall& call, int64_t request, Scratch& scr
   const auto places = static_cast<size_t>(call.ends[request] - first_place);
   std::fill_n(call.places.selected + first_place, places, kNoToken);
   std::fill_n(call.places.status + first_place, places, RowStatus::kOk);
-  int64_t* const path = call.path + first_place;
+  int64_t* const path = call.trees->path + first_place;
   size_t accepted = 0;
   for (int64_t place = 0;;) {
     const int64_t token = draw_place(call.places, first_place + place, {path, accepted}, scratch);
@@ -229,7 +224,7 @@ inline void verify_tree(const VerifyingCall& call, int64_t request, Scratch& scr
 inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
                    Scratch& scratch) {
   for (int64_t request = first_request; request < last_request; ++request) {
-    if (!call.parents.empty()) {
+    if (call.trees.has_value()) {
       verify_tree(call, request, scratch);
       continue;
     }
@@ -268,8 +263,8 @@ inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_ro
            [&](const auto& row, int64_t index, Workspace& work) {
              const std::span<float> kept(call.kept + index * call.logits.vocab_size,
                                          row.vocab_size());
-             with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
-               filter_request(edited, call, index, call.form, kept, scratch, work);
+             with_edited(row, call.requests, index, {}, scratch, work, [&](const auto& edited) {
+               filter_request(edited, call.requests, index, call.form, kept, scratch, work);
              });
            });
 }
@@ -282,7 +277,6 @@ const Kernel kKernel{.sample = sample,
                      .find_ranges = find_ranges,
                      .rank = rank,
                      .find_winners = find_winners,
-                     .find_first = find_first,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -8,47 +8,21 @@
 #include "cpu/each_row.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-template <typename Type>
-void find_first_of_row(const Row<Type>& row, const FirstCall& call, int64_t index,
-                       Workspace& work) {
-  const auto count = static_cast<size_t>(call.count);
-  float* const values = call.values + index * call.count;
-  int64_t* const ids = call.ids + index * call.count;
-  RowArguments arguments{.rules = kSamplingLayer, .k = 0, .p = 1.0F, .min_p = 0.0F, .eps = 0.0F};
-  arguments.status = {call.status + index, 1};
-  const Groups groups = groups_for(count, row.vocab_size(), work);
-  size_t found = 0;
-  if (scan_first(row, groups, arguments) != -kInfinity) {
-    const Candidates candidates = first_of_total_order(row, groups, count, work);
-    for (; found < candidates.count; ++found) {
-      values[found] = candidates.values[found];
-      ids[found] = candidates.ids[found];
-    }
-  }
-  std::fill(values + found, values + count, -kInfinity);
-  std::fill(ids + found, ids + count, 0);
-}
 
 /// The draw of one row's part, whose segments are aligned, by the maximum of the whole row.
 template <typename Type>
 void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, Scratch& scratch,
                  Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
-  RowStatus status;
-  RowArguments arguments{.rules = kSamplingLayer, .k = 0, .p = 1.0F, .min_p = 0.0F, .eps = 0.0F};
-  arguments.status = {&status, 1};
-  const float own = scan_first(row, groups, arguments);
+  const float own = scan_maxima(row, groups);
   const float maximum = call.maximum[index];
   call.scores[index] = 0;
   call.ids[index] = 0;
   const auto draw_from = [&](const auto& weighed, float largest, float temperature,
                              const Cut& cut) {
-    const NoiseKey key{call.seed[index], call.position[index], call.purpose};
-    SegmentedDraw draw(weighed, groups, largest, temperature, key, work,
+    SegmentedDraw draw(weighed, groups, largest, temperature, call.keys.of(index), work,
                        static_cast<size_t>(call.first_id) / kSegment);
     const auto winner = *draw.draw_segment(cut, cut);
     call.scores[index] = winner.score;
@@ -79,14 +53,6 @@ inline void find_winners(const WinnersCall& call, int64_t first_row, int64_t las
   for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              find_winner(row, call, index, scratch, work);
-           });
-}
-
-inline void find_first(const FirstCall& call, int64_t first_row, int64_t last_row,
-                       Scratch& scratch) {
-  for_rows(call.logits, call.rows, first_row, last_row, scratch,
-           [&](const auto& row, int64_t index, Workspace& work) {
-             find_first_of_row(row, call, index, work);
            });
 }
 

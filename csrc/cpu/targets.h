@@ -7,9 +7,8 @@
 #include <span>
 #include <string_view>
 
-#include "cpu/noise_key.h"
+#include "cpu/calls.h"
 #include "cpu/scratch.h"
-#include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu {
 
@@ -27,7 +26,6 @@ struct Kernel {
   RowsFunction<RangesCall> find_ranges;
   RowsFunction<RankingCall> rank;
   RowsFunction<WinnersCall> find_winners;
-  RowsFunction<FirstCall> find_first;
 
   /// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
   void (*fill_noise)(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);

@@ -110,14 +110,14 @@ Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
 /// then in front of its ids.
 Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
   SamplingCall plain = call;
-  plain.kept = nullptr;
+  plain.kept = std::nullopt;
   kernel.sample_requests(plain, 0, 1, scratch);
   Output output;
   output.selected = *call.selected;
   output.status = *call.status;
-  if (call.kept != nullptr) {
+  if (call.kept.has_value()) {
     kernel.sample_requests(call, 0, 1, scratch);
-    const KeptList& list = *call.kept;
+    const KeptList& list = *call.kept->lists;
     output.dense_weights.assign(list.log_probs(), list.log_probs() + list.count());
     output.dense_ids = {*call.selected};
     output.dense_ids.insert(output.dense_ids.end(), list.ids(), list.ids() + list.count());
@@ -127,7 +127,7 @@ Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
 
 /// What is wrong with the list of a row; empty: nothing.
 std::string judge_list(const SamplingCall& call, const Output& output) {
-  if (call.kept == nullptr || output.status != RowStatus::kOk) {
+  if (!call.kept.has_value() || output.status != RowStatus::kOk) {
     return "";
   }
   const std::span<const int64_t> ids(output.dense_ids);

@@ -34,7 +34,7 @@ RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
                 (call.given.has_value() ? "+" : "") + (call.is_normalised ? "" : "raw")) {
   std::vector<double> all = normalised(row.logits);
   for (size_t id = 0; id < all.size() && !call.is_normalised; ++id) {
-    all[id] = row.order[id] / call.temperature;
+    all[id] = row.order[id] / call.divisor(0);
   }
   std::vector<int64_t> order(all.size());
   std::iota(order.begin(), order.end(), int64_t{0});

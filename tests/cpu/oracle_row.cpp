@@ -57,7 +57,7 @@ Row::Row(const OperatorCall& call, int64_t row)
 
 Row::Row(const SamplingCall& call, int64_t row) {
   load(call.logits, row);
-  edit(call.edits, row);
+  edit(call.requests.edits, row);
   settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
@@ -67,12 +67,11 @@ Row::Row(const SamplingCall& call, int64_t row) {
     return;
   }
   // The noise has tests of its own (tests/sampling).
-  is_segmented = call.keeps_ties || !uses_k();
+  is_segmented = call.requests.keeps_ties || !uses_k();
   q.resize(is_segmented ? 256 + (logits.size() + 255) / 256 : logits.size());
-  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.purpose}, 0, q.size(),
-                                  q.data());
+  targets()[0].kernel->fill_noise(call.keys.of(row), 0, q.size(), q.data());
   if (is_segmented) {
-    cut_at_k(call.keeps_ties);
+    cut_at_k(call.requests.keeps_ties);
   } else {  // by the logits, also where division makes some equal
     order = logits;
   }
@@ -81,7 +80,7 @@ Row::Row(const SamplingCall& call, int64_t row) {
 
 Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   load(call.logits, row);
-  edit(call.edits, row);
+  edit(call.requests.edits, row);
   settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
@@ -90,8 +89,8 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
     k = 1;
     return;
   }
-  if (call.keeps_ties || !uses_k()) {
-    cut_at_k(call.keeps_ties);
+  if (call.requests.keeps_ties || !uses_k()) {
+    cut_at_k(call.requests.keeps_ties);
   } else {
     order = logits;
   }
@@ -102,7 +101,7 @@ Row::Row(const RankingCall& call, int64_t row) {
   load(call.logits, row);
   settle();
   order = logits;  // also where division makes some equal
-  divide(call.temperature);
+  divide(call.divisor(row));
 }
 
 void Row::load(const Logits& rows, int64_t row) {

@@ -78,16 +78,13 @@ SamplingCall PlacedCase::sampling_call(const FuzzCase& fuzz_case, const Logits& 
                     .batch_size = 1,
                     .rows = {},
                     .requests = requests(fuzz_case),
-                    .edits = edits(request.edits),
-                    .seed = number(request.seed),
-                    .position = number(request.position),
-                    .purpose = request.purpose,
-                    .keeps_ties = request.keeps_ties,
+                    .keys = {.seed = number(request.seed),
+                             .position = number(request.position),
+                             .purpose = request.purpose},
                     .selected = number(kNotSelected),
                     .status = number(RowStatus{-1})};  // has to be written
   if (request.wants_list) {
-    call.is_kept_wanted = &kIsWanted;
-    call.kept = &list_;
+    call.kept = {.is_wanted = &kIsWanted, .lists = &list_};
   }
   return call;
 }
@@ -96,7 +93,7 @@ FilteringCall PlacedCase::filtering_call(const FuzzCase& fuzz_case, const Logits
   return {.logits = logits,
           .batch_size = 1,
           .requests = requests(fuzz_case),
-          .edits = edits(fuzz_case.request->edits),
+          .form = FilteredForm::kProbabilities,
           .kept = not_written<float>(fuzz_case.logits.size())};
 }
 
@@ -105,12 +102,12 @@ RankingCall PlacedCase::ranking_call(const FuzzCase::Ranking& ranking, const Log
                    .batch_size = 1,
                    .rows = {},
                    .count = std::min(ranking.count, logits.vocab_size),
-                   .temperature = ranking.temperature,
                    .is_normalised = ranking.is_normalised,
                    .given = std::nullopt,
                    .numbers = nullptr,
                    .token_ids = nullptr,
-                   .entropies = {}};
+                   .entropies = {},
+                   .temperatures = {number(ranking.temperature), 1}};
   if (ranking.given >= 0) {  // the row may have been cut down
     const int64_t id = std::min(ranking.given, logits.vocab_size - 1);
     call.given = GivenTokens{number(id), {}, number(kNotSelected)};
@@ -124,7 +121,9 @@ Requests PlacedCase::requests(const FuzzCase& fuzz_case) {
   return {.temperature = number(fuzz_case.request->temperature),
           .k = number(fuzz_case.k),
           .p = number(fuzz_case.request->p),
-          .min_p = number(fuzz_case.request->min_p)};
+          .min_p = number(fuzz_case.request->min_p),
+          .keeps_ties = fuzz_case.request->keeps_ties,
+          .edits = edits(fuzz_case.request->edits)};
 }
 
 /// In slot 0 of tables of their own.

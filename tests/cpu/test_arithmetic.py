@@ -52,12 +52,12 @@ def make_rows(dtype, storage, bits):
 
 def sample(logits, calls, ps, q):
     number, ones, zeros = torch.arange(ROWS), torch.ones(ROWS), torch.zeros(ROWS)
-    found = list(OPERATORS.row_logprobs(logits, None, number, 5))
-    found.append(OPERATORS.exponential_noise(number, number, VOCAB_SIZE))
+    found = list(OPERATORS.row_logprobs(logits, None, number, 5)[:2])
+    found.append(OPERATORS.exponential_noise(VOCAB_SIZE, number, number))
     for (k, p), as_logits in zip(calls, ps):
         found += OPERATORS.top_k_top_p_sample(logits, k, as_logits, q, 1e-8, True)
         found += OPERATORS.sample_rows(logits, None, ones, k, p, zeros, number, number)[:2]
-        found.append(OPERATORS.filter_probabilities(logits, ones, k, p, zeros))
+        found.append(OPERATORS.filter_logits(logits, ones, k, p, zeros, 0))
     return found
 
 

@@ -21,7 +21,7 @@ LIBRARIES = {
     "csrc/composite": "_C",
     "csrc/autograd.cpp": "_C",
     "csrc/checks.cpp": "_C",
-    "csrc/shard_checks.cpp": "_C",
+    "csrc/sampling_checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
     "csrc/emulated_operators/": "libcust_opapi",

@@ -58,14 +58,19 @@ SECOND: list[Arguments] = [
 ]
 ONES = torch.ones(BATCH_SIZE)
 EACH: dict[str, list[Arguments]] = {
-    "best_tokens": [{"logits": _logits(), "count": 3, "temperature": 0.7}],
     "exponential_noise": [{**_only("seed", "position"), "lanes": 7, "purpose": 1, "first_lane": 4}],
-    "filter_logits": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p"), "keep_ties": True}],
-    "filter_probabilities": [{"logits": _logits(), **_only("temperature", "k", "p", "min_p")}],
-    "first_of_rows": [{"logits": _logits(), "rows": rows, "count": 3} for rows in (None, IDS[:2])],
+    "filter_logits": [
+        {"logits": _logits(), **_only("temperature", "k", "p", "min_p"), "form": form, "keep_ties": form > 0}
+        for form in range(4)
+    ],
     "row_logprobs": [
         {"logits": _logits(), "rows": None, "token_ids": IDS, "count": 3, "entropy": True, "named": IDS[:, None] + 5},
         {"logits": _logits(), "rows": IDS[:1] + 1, "token_ids": IDS[:1], "count": 0, "is_normalised": False},
+        {"logits": _logits(), "rows": None, "token_ids": None, "count": 3, "temperature": 0.7 * ONES},
+        *(
+            {"logits": _logits(), "rows": rows, "token_ids": None, "count": 3, "is_normalised": False, "status": True}
+            for rows in (None, IDS[:2])
+        ),
     ],
     "sample_rows": [
         *({"logits": _logits().to(HALF), "rows": rows, **_rows()} for rows in (None, IDS.flip(0))),

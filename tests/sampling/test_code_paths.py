@@ -26,12 +26,15 @@ for dtype in DTYPES:
         see(sample_rows(logits, requests, edits=arguments_of(random_edits(len(requests), vocab_size), vocab_size)))
     for vocab_size in (1, 15, 33, 1000, 5000):
         logits = make_logits(20, vocab_size, dtype, scale=4.0)
-        for temperature in (1.0, 0.7):
-            see(torch.ops.ascend_sample.best_tokens(logits, min(40, vocab_size), temperature))
+        for temperature in (None, torch.full((20,), 0.7)):
+            best = (logits, None, None, min(40, vocab_size))
+            see(torch.ops.ascend_sample.row_logprobs(*best, temperature=temperature)[:2])
         logits[1, 1:], logits[2, ::3], logits[3, ::4] = -torch.inf, torch.nan, -80.0
         for count in {0, min(40, vocab_size), vocab_size}:
             for options in ((True, True), (True, False), (False, False)):
-                see(torch.ops.ascend_sample.row_logprobs(logits, None, torch.arange(20) % vocab_size, count, *options))
+                given = (logits, None, torch.arange(20) % vocab_size)
+                values, ids, of_rows = torch.ops.ascend_sample.row_logprobs(*given, count, *options)
+                see((values, ids, *of_rows))
     for vocab_size in (300, 5000):
         batch = SamplingBatch(vocab_size)
         batch.extend([SamplingParams(seed=1, logprobs=row, **kind) for row, kind in enumerate(kinds)])

@@ -1,4 +1,4 @@
-"""`filter_logits` and `filter_probabilities` beside the float64 reference and torch, and what is refused."""
+"""`filter_logits` in each of its forms beside the float64 reference and torch, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filte
 from ascend_sample.sampling.edits.bitmask import Bitmask
 from ascend_sample.sampling.reference.distribution import kept_ids, target_distribution
 from ascend_sample.sampling.rows.row_set import RowSet
-from ascend_sample.sampling.step.distribution import _scaled, scaled_logits
+from ascend_sample.sampling.step.distribution import Form, _scaled, scaled_logits
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -60,7 +60,8 @@ def columns(requests: list[SamplingParams]) -> dict[str, Tensor]:
 
 
 def by_operator(logits: Tensor, requests: list[SamplingParams], keep_ties: bool, is_shifted: bool) -> Tensor:
-    return torch.ops.ascend_sample.filter_logits(logits, *columns(requests).values(), keep_ties, is_shifted)
+    form = Form.SHIFTED if is_shifted else Form.DIVIDED
+    return torch.ops.ascend_sample.filter_logits(logits, *columns(requests).values(), form, keep_ties)
 
 
 def by_torch(logits: Tensor, requests: list[SamplingParams], keep_ties: bool, is_shifted: bool) -> Tensor:
@@ -80,7 +81,7 @@ def by_torch(logits: Tensor, requests: list[SamplingParams], keep_ties: bool, is
 @pytest.mark.parametrize("vocab_size", SIZES)
 def test_probabilities_are_the_references(vocab_size: int, dtype: torch.dtype) -> None:
     logits = make_logits(vocab_size, dtype)
-    found = torch.ops.ascend_sample.filter_probabilities(logits, *columns(REQUESTS).values())
+    found = torch.ops.ascend_sample.filter_logits(logits, *columns(REQUESTS).values(), Form.PROBABILITIES)
     assert (found.dtype, found.shape) == (torch.float32, logits.shape)
     has_any = (logits > -torch.inf).any(dim=1)
     assert found[~has_any].isnan().all()
@@ -93,7 +94,7 @@ def test_probabilities_are_the_references(vocab_size: int, dtype: torch.dtype) -
 def test_a_sum_that_is_p_does_not_exceed_it() -> None:
     given = columns([SamplingParams(top_p=0.5)]).values()
     for dtype in DTYPES:
-        found = torch.ops.ascend_sample.filter_probabilities(torch.zeros(1, 4, dtype=dtype), *given)
+        found = torch.ops.ascend_sample.filter_logits(torch.zeros(1, 4, dtype=dtype), *given, Form.PROBABILITIES)
         torch.testing.assert_close(found, torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]))
 
 
@@ -157,8 +158,8 @@ def test_keeps_what_torchs_operators_keep(vocab_size: int, dtype: torch.dtype) -
         found = by_operator(logits, requests, keep_ties, is_shifted)
         assert found.dtype == torch.float32
         assert torch.equal(found, by_torch(logits, requests, keep_ties, is_shifted)), (keep_ties, is_shifted)
-        given = (*columns(requests).values(), keep_ties, is_shifted)
-        undivided = torch.ops.ascend_sample.filter_logits(logits, *given, is_divided=False)
+        given = (*columns(requests).values(), Form.LOGITS, keep_ties)
+        undivided = torch.ops.ascend_sample.filter_logits(logits, *given)
         assert torch.equal(undivided, torch.where(found > -torch.inf, logits.float(), -torch.inf)), keep_ties
     torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
 
@@ -247,12 +248,12 @@ def test_edits_come_first(more: dict[str, Any]) -> None:
     batch.extend(requests, output_ids=[[row, row + 1, row, 299] for row in range(len(requests))])
     words = torch.randint(-(2**31), 2**31, (len(requests), 10), dtype=torch.int32)
     mask = Bitmask(words, RowSet.all(len(words)))
-    for dtype, is_shifted in itertools.product(DTYPES, (False, True)):
+    for dtype, form in itertools.product(DTYPES, (Form.DIVIDED, Form.SHIFTED)):
         logits = (torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(4)) * 3).to(dtype)
         logits[:9, 11], logits[9:, 12] = torch.nan, -torch.inf
         edits, edited = batch.native_edits(mask), batch.edited(logits, mask)
         assert edited is not None
-        given = (*columns(requests).values(), False, is_shifted)
+        given = (*columns(requests).values(), form)
         found = torch.ops.ascend_sample.filter_logits(logits, *given, **edits)
         assert torch.equal(found, torch.ops.ascend_sample.filter_logits(edited, *given))
         assert not torch.equal(found, torch.ops.ascend_sample.filter_logits(logits, *given))
@@ -297,8 +298,7 @@ ranges = ({"typical_p": 0.5}, {"epsilon_cutoff": 1e-3}, {"eta_cutoff": 2e-3}, {"
 for dtype in DTYPES:
     for vocab_size in (17, 300, 5000):
         logits = make_logits(vocab_size, dtype)
-        note([operators.filter_probabilities(logits, *filters)])
-        note(operators.filter_logits(logits, *filters, is_both, is_both) for is_both in (False, True))
+        note(operators.filter_logits(logits, *filters, form, form == 3) for form in (0, 2, 3))
     for vocab_size in (300, 5000):
         logits = torch.randn(10, vocab_size, generator=torch.Generator().manual_seed(1)).mul(4).to(dtype)
         batch = SamplingBatch(vocab_size)

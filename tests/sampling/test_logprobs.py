@@ -147,7 +147,7 @@ def test_every_device_reports_what_the_native_operator_does(
     logits[11, 3] = torch.nan
     drawn = torch.randint(vocab_size, (12,), generator=torch.Generator().manual_seed(0))
     drawn[8] = vocab_size // 3
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, count, is_normalised)
+    values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, count, is_normalised)
     there = logits.to(device)
     mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
     found = gather_logprobs(LogprobRows.of(RowSet.all(12), mode, count, there.device), there, drawn.to(device))

@@ -76,7 +76,7 @@ def check(
     there, most = torch.from_numpy(rows), int(batch.host.logprobs.max())
     options = (logits, there, drawn[there], most, is_normalised)
     of_rows = None if temperature is None else temperature[there]
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(*options, temperature=of_rows)
+    values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(*options, temperature=of_rows)
     assert torch.equal(output.logprobs.values.view(torch.int32), values.view(torch.int32))
     assert torch.equal(output.logprobs.token_ids, ids)
     assert torch.equal(output.logprobs.ranks, ranks)
@@ -148,5 +148,5 @@ def test_operator_without_a_sampler() -> None:
         wanted = {"logprobs": 2, "logprob_rows": asking}
         token_ids, status, _, found = torch.ops.ascend_sample.sample_rows(logits, None, *requests, **wanted)
         given = drawn[0] if asking is None else drawn[0][asking]
-        *alone, _ = torch.ops.ascend_sample.row_logprobs(logits, asking, given, 2, True)
-        assert all(map(torch.equal, (token_ids, status, *found), (*drawn, *alone)))
+        values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(logits, asking, given, 2, True)
+        assert all(map(torch.equal, (token_ids, status, *found), (*drawn, values, ids, ranks)))

@@ -38,14 +38,19 @@ class Found(NamedTuple):
     entropies: Tensor
 
 
+def with_entropies(logits: Tensor, rows: Tensor | None, given: Tensor, count: int) -> Found:
+    values, ids, of_rows = torch.ops.ascend_sample.row_logprobs(logits, rows, given, count, entropy=True)
+    return Found(values, ids, *of_rows)
+
+
 def row_logprobs(logits: Tensor, given: Tensor, count: int, is_normalised: bool = True, **more: Tensor) -> Found:
     """With entropies, where there are any: everything else has the same bits without them."""
     operator = torch.ops.ascend_sample.row_logprobs
-    plain = Found(*operator(logits, more.pop("rows", None), given, count, is_normalised, **more))
-    assert plain.entropies.shape == (0,)
+    values, ids, (ranks,) = operator(logits, more.pop("rows", None), given, count, is_normalised, **more)
+    plain = Found(values, ids, ranks, torch.empty(0))
     if not is_normalised or more:
         return plain
-    found = Found(*operator(logits, None, given, count, entropy=True)) if len(given) == len(logits) else plain
+    found = with_entropies(logits, None, given, count) if len(given) == len(logits) else plain
     assert found is plain or same(plain, found._replace(entropies=plain.entropies))
     return found
 
@@ -148,7 +153,7 @@ def test_equals_below_the_best(vocab_size: int) -> None:
         check(row_logprobs(logits, given, 2), in_float64(logits, given, 2))
     logits = -torch.linspace(0, 16, 4000).unsqueeze(1).repeat(1, vocab_size)
     logits[:, vocab_size // 3] = 0
-    found = torch.ops.ascend_sample.row_logprobs(logits, None, torch.zeros(4000).long(), 0, entropy=True)[3]
+    found = with_entropies(logits, None, torch.zeros(4000).long(), 0).entropies
     expected = torch.special.entr(logits.double().softmax(1)).sum(1)
     assert ((found - expected).abs() / expected.clamp(min=1)).amax() <= 1e-6
 
@@ -188,5 +193,5 @@ def test_the_same_bits_alone_in_any_batch_and_for_any_number_of_threads(dtype: t
         fewer = row_logprobs(logits[part], given[part], 2)
         assert same(fewer, Found(values[:, :3].contiguous(), others[0][:, :3].contiguous(), *others[1:]))
     rows = torch.tensor([5, 0, 5, 3])
-    found = torch.ops.ascend_sample.row_logprobs(logits, rows, given[rows], 5, entropy=True)
-    assert same(Found(*found), Found(*(tensor[rows] for tensor in together)))
+    found = with_entropies(logits, rows, given[rows], 5)
+    assert same(found, Found(*(tensor[rows] for tensor in together)))

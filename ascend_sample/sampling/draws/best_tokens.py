@@ -12,8 +12,6 @@ from ascend_sample.sampling.draws.total_order import first_of_total_order
 
 CHUNK: Final = 128
 """Entries that are looked at together. The best n lie in the n chunks with the best maxima."""
-MOST_NATIVE: Final = 1024
-"""What the native operator returns at most: the k that its core is made for."""
 LEAST: Final = torch.finfo(torch.float32).min
 
 
@@ -91,7 +89,7 @@ def best_tokens(
         >>> best_tokens(torch.tensor([[0.0, 1.0, 0.0]]).log(), 2)
         (tensor([[0., -inf]]), tensor([[1, 0]]))
     """
-    if count <= MOST_NATIVE and has_native_operator(logits):
+    if has_native_operator(logits):
         found, tokens = native_best_tokens(logits, count, softmax_smoothing)
         # The row's best is among them, so they are divided as in the whole row.
         divided = divide(logits.gather(1, tokens), softmax_smoothing)
@@ -199,5 +197,7 @@ def has_native_operator(logits: Tensor) -> bool:
 def native_best_tokens(logits: Tensor, count: int, softmax_smoothing: float) -> tuple[Tensor, Tensor]:
     """Returns log-probabilities and tokens of the best, from float64 sums that depend on a row and its dtype alone."""
     rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
-    found: tuple[Tensor, Tensor] = torch.ops.ascend_sample.best_tokens(rows, count, softmax_smoothing)
-    return found
+    is_plain = softmax_smoothing == 1.0
+    temperature = None if is_plain else torch.full((len(rows),), softmax_smoothing, device="cpu")
+    found, tokens, _ = torch.ops.ascend_sample.row_logprobs(rows, None, None, count, temperature=temperature)
+    return found, tokens

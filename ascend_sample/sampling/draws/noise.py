@@ -90,9 +90,9 @@ def exponential_noise(
     if not is_integer(purpose):  # the operator knows which ones there may be
         refuse_type(OPERATOR_NAME, "purpose", "be an int", purpose, "Use Purpose.DRAW.")
     if seed.device.type in ("cpu", "meta"):
-        noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(purpose), first_lane)
+        noise: Tensor = torch.ops.ascend_sample.exponential_noise(lanes, seed, position, int(purpose), first_lane)
         return noise
-    torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(purpose), first_lane)
+    torch.ops.ascend_sample.check_exponential_noise(lanes, seed, position, int(purpose), first_lane)
     return _exponential_noise_torch(seed, position, lanes, int(purpose), first_lane)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
@@ -39,6 +40,18 @@ LEAST_SCALED: Final = -LARGEST * 2.0**-32
 INTEGERS: Final = (torch.int64, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
 """What a top_k may be beside its own int32."""
 NO_EDITS: Final[Mapping[str, Tensor]] = MappingProxyType({})
+
+
+class Form(IntEnum):
+    """What the CPU kernel writes of what is kept: its `FilteredForm` (`csrc/cpu/calls.h`)."""
+
+    PROBABILITIES = 0
+    LOGITS = 1
+    """As they were."""
+    DIVIDED = 2
+    """By the temperature."""
+    SHIFTED = 3
+    """By the maximum, before they are divided."""
 
 
 def filter_logits(
@@ -90,7 +103,7 @@ def filter_logits(
         given = {field: tensor for field, tensor in filters.items() if tensor is not None}
         check_numbers("filter_logits", {field: tensor.detach().numpy() for field, tensor in given.items()})
     if _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
+        return _filtered_natively(logits, filters, Form.DIVIDED, keep_ties)
     scaled = _scaled(logits, filters, keep_ties)
     divided = logits.float() if temperature is None else logits.float() / divisor_of(temperature)
     return torch.where(scaled > -torch.inf, divided, -torch.inf)
@@ -104,7 +117,7 @@ def kept_logits(
     ``edits`` are what the CPU kernel does to the logits first, as `SamplingBatch.native_edits` has it.
     """
     if edits:
-        return _filtered_natively(logits, parameters.filters(), keep_ties, is_shifted=False, edits=edits)
+        return _filtered_natively(logits, parameters.filters(), Form.DIVIDED, keep_ties, edits)
     return filter_logits(logits, **parameters.filters(), keep_ties=keep_ties)
 
 
@@ -114,7 +127,7 @@ def undivided_logits(
     """Returns the logits of a CPU that `kept_logits` divides by the temperature, as they are, and -inf elsewhere."""
     filters = parameters.filters()
     if edits or _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=False, edits=edits, is_divided=False)
+        return _filtered_natively(logits, filters, Form.LOGITS, keep_ties, edits)
     return torch.where(_scaled(logits, filters, keep_ties) > -torch.inf, without_nan(logits), -torch.inf)
 
 
@@ -126,7 +139,7 @@ def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = F
     """
     filters = parameters.filters()
     if _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
+        return _filtered_natively(logits, filters, Form.SHIFTED, keep_ties)
     return _scaled(logits, filters, keep_ties)
 
 
@@ -216,8 +229,8 @@ class Distributions:
         """
         if logits.is_cpu and not self.keep_ties:
             own = self._own  # each row is read, filtered and normalised while it is in a cache
-            found: Tensor = torch.ops.ascend_sample.filter_probabilities(
-                logits, own.temperature, own.top_k, own.top_p, own.min_p
+            found: Tensor = torch.ops.ascend_sample.filter_logits(
+                logits, own.temperature, own.top_k, own.top_p, own.min_p, Form.PROBABILITIES.value
             )
             return found
         return torch.softmax(self.kept_values(logits), dim=1)
@@ -313,10 +326,9 @@ def _is_native(logits: Tensor, filters: Mapping[str, Tensor | None]) -> bool:
 def _filtered_natively(
     logits: Tensor,
     filters: Mapping[str, Tensor | None],
+    form: Form,
     keep_ties: bool,
-    is_shifted: bool,
     edits: Mapping[str, Tensor] = NO_EDITS,
-    is_divided: bool = True,
 ) -> Tensor:
     """Does what `filter_logits` does, `scaled_logits` or `undivided_logits`, by the CPU kernel."""
     columns = []
@@ -327,8 +339,7 @@ def _filtered_natively(
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)
-    given = (logits, *columns, keep_ties, is_shifted)
-    found: Tensor = torch.ops.ascend_sample.filter_logits(*given, **edits, is_divided=is_divided)
+    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, form.value, keep_ties, **edits)
     return found
 
 

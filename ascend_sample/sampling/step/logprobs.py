@@ -177,7 +177,7 @@ def gather_logprobs(
     """
     token_ids = asking.rows.take(token_ids)
     if logits.is_cpu:
-        *found, _ = torch.ops.ascend_sample.row_logprobs(
+        values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(
             logits,
             asking.rows.device,
             token_ids,
@@ -186,7 +186,7 @@ def gather_logprobs(
             named=asking.named,
             temperature=temperature,
         )
-        return asking.report(found)
+        return asking.report((values, ids, ranks))
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
     segments = _segments_of(asking.rows.take(logits), LARGEST if asking.mode.is_normalised else torch.inf)
     numbers = segments.flatten(1)[:, : logits.shape[1]]

@@ -65,11 +65,12 @@ class RowsOfVerb:
             count: Number of logits.
 
         Returns:
-            Values and ids [rows, count], -inf and 0 where there are fewer; the largest logit [rows, 1].
+            Values and ids [rows, count], -inf where there are fewer; the largest logit [rows, 1].
         """
         fewer = min(count, logits.shape[1])
         if logits.is_cpu:
-            values, ids, status = torch.ops.ascend_sample.first_of_rows(logits, None, fewer)
+            operator = torch.ops.ascend_sample.row_logprobs
+            values, ids, (status,) = operator(logits, None, None, fewer, is_normalised=False, status=True)
             largest = values[:, :1].masked_fill((status == RowStatus.NAN_SEEN).unsqueeze(1), torch.nan)
         else:
             largest = largest_of(logits)

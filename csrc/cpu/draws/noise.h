@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cpu/noise_key.h"
+#include "cpu/calls.h"
 #include "cpu/vectors/simd.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {

@@ -27,19 +27,20 @@ class Numbers {
  public:
   /// Scans the row, and fills groups.maxima.
   template <typename Type>
-  Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, float temperature,
+  Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, int64_t index,
           Scratch& scratch, Workspace& work)
-      : is_normalised_(call.is_normalised), temperature_(temperature) {
-    const bool has_entropy = !call.entropies.empty();
-    if (!is_normalised_ || temperature != 1.0F) {
-      maximum_ = scan_maxima(row, groups);
-    }
+      : is_normalised_(call.is_normalised), temperature_(call.divisor(index)) {
     if (!is_normalised_) {
+      maximum_ = scan_first(row, groups, call.status_of(index));
       return;
     }
-    if (temperature != 1.0F && std::isfinite(maximum_)) {  // an infinite one decides alone
+    const bool has_entropy = !call.entropies.empty();
+    if (temperature_ != 1.0F) {
+      maximum_ = scan_maxima(row, groups);
+    }
+    if (temperature_ != 1.0F && std::isfinite(maximum_)) {  // an infinite one decides alone
       const Groups unread{kChunkLines, work.folded_maxima};
-      add_up(divide(row, maximum_, temperature, scratch, work.last_chunk_of_copy), unread,
+      add_up(divide(row, maximum_, temperature_, scratch, work.last_chunk_of_copy), unread,
              has_entropy, work);
     } else {
       temperature_ = 1.0F;
@@ -128,7 +129,7 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
   float* best_numbers = call.numbers + end - call.count;
   int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
-  const Numbers numbers(row, groups, call, call.divisor(index), scratch, work);
+  const Numbers numbers(row, groups, call, index, scratch, work);
   if (!call.entropies.empty()) {
     call.entropies[static_cast<size_t>(index)] = numbers.entropy();
   }

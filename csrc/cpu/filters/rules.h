@@ -127,13 +127,15 @@ struct RowArguments {
   }
 };
 
-/// Those of a row of the sampling layer, but for its temperature.
+/// Those of a row of the sampling layer.
 inline RowArguments arguments_of(const Requests& requests, int64_t index) {
   return {.rules = kSamplingLayer,
           .k = requests.k[index],
           .p = requests.p[index],
           .min_p = requests.min_p[index],
-          .eps = 0.0F};
+          .eps = 0.0F,
+          .keeps_ties = requests.keeps_ties,
+          .temperature = requests.temperature[index]};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -12,7 +12,8 @@ namespace {
 
 at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
   constexpr int64_t kPart = 1 << 14;  // lanes, even
-  const auto& [seed, position, lanes, purpose, first_lane] = arguments;
+  const auto& [lanes, keys, first_lane] = arguments;
+  const auto& [seed, position, purpose] = keys;
   arguments.check();
   at::Tensor noise = arguments.allocate_outputs();
   auto* const out = noise.mutable_data_ptr<float>();

@@ -8,9 +8,31 @@
 #include <span>
 
 #include "cpu/calls.h"
-#include "values.h"
 
 namespace ascend_sample::cpu {
+
+/// What each of an argument's numbers has to be, and how an error says so.
+struct Range {
+  int64_t least;
+  int64_t end;
+  const char* end_name;  // "the batch size of logits"
+  const char* remedy;
+};
+
+/// Raises a ValueError unless all numbers of an operator's argument are in the range. On the CPU
+/// they can be looked at; a kernel on a device would have to wait for them.
+void check_values(const char* op, const char* name, std::span<const int64_t> values,
+                  const Range& range);
+
+/// Raises unless these are ids of the vocabulary.
+inline void check_ids(const char* op, const char* name, std::span<const int64_t> ids,
+                      const at::Tensor& logits) {
+  check_values(op, name, ids,
+               {.least = 0,
+                .end = logits.size(1),
+                .end_name = "the vocabulary size of logits",
+                .remedy = "Give ids of the vocabulary."});
+}
 
 /// Reads tensors. What it returns lives as long as this.
 class Reader {
@@ -46,6 +68,14 @@ class Reader {
                   .end = logits.size(0),
                   .end_name = "the batch size of logits",
                   .remedy = "Pass None for all rows."});
+    return read;
+  }
+
+  /// Ids of the vocabulary; empty where there are none.
+  std::span<const int64_t> ids(const char* op, const std::optional<at::Tensor>& ids,
+                               const at::Tensor& logits, const char* name) {
+    const std::span<const int64_t> read = numbers<int64_t>(ids);
+    check_ids(op, name, read, logits);
     return read;
   }
 

@@ -36,11 +36,7 @@ class EditsReader {
                           lengths_name, " must be between 0 and the columns of ", name, " (",
                           ids.size(1), "), got ", lists.lengths[slot],
                           ". Give the length of each list.");
-        check_values(op_, name, lists.of(slot),
-                     {.least = 0,
-                      .end = logits_.size(1),
-                      .end_name = "the vocabulary size of logits",
-                      .remedy = "Give ids of the vocabulary."});
+        check_ids(op_, name, lists.of(slot), logits_);
       }
     }
     return lists;
@@ -95,27 +91,32 @@ inline Edits edits_of(const char* op, const at::Tensor& logits, const EditsArgum
   return edits;
 }
 
-inline Requests requests_of(const ParametersArguments& parameters, Reader& reader) {
-  return {.temperature = reader.list<float>(parameters.temperature),
-          .k = reader.list<int32_t>(parameters.k),
-          .p = reader.list<float>(parameters.p),
-          .min_p = reader.list<float>(parameters.min_p)};
+/// What rows are sampled with: `own` are an operator's arguments, or those of them that have it.
+template <typename Arguments, typename Own>
+Requests requests_of(const Arguments& arguments, const Own& own, Reader& reader) {
+  return {.temperature = reader.list<float>(own.parameters.temperature),
+          .k = reader.list<int32_t>(own.parameters.k),
+          .p = reader.list<float>(own.parameters.p),
+          .min_p = reader.list<float>(own.parameters.min_p),
+          .keeps_ties = own.keep_ties,
+          .edits = edits_of(Arguments::kName, arguments.logits, own.edits, reader)};
 }
 
-/// What rows are sampled with: everything that is one number, or one list, a row.
+inline NoiseKeys keys_of(const KeysArguments& keys, Reader& reader) {
+  return {.seed = reader.list<int64_t>(keys.seed),
+          .position = reader.list<int64_t>(keys.position),
+          .purpose = static_cast<uint32_t>(keys.purpose)};
+}
+
+/// What tokens are drawn with.
 template <typename Arguments>
 SamplingCall sampling_call_of(const Arguments& arguments, Reader& reader,
                               const at::Tensor& token_ids, const at::Tensor& status) {
-  const RequestsArguments& requests = arguments.requests;
   return {.logits = logits_of(arguments.logits),
-          .batch_size = requests.seed.size(0),
+          .batch_size = token_ids.size(0),
           .rows = {},
-          .requests = requests_of(requests.parameters, reader),
-          .edits = edits_of(Arguments::kName, arguments.logits, requests.edits, reader),
-          .seed = reader.list<int64_t>(requests.seed),
-          .position = reader.list<int64_t>(requests.position),
-          .purpose = static_cast<uint32_t>(requests.purpose),
-          .keeps_ties = requests.keep_ties,
+          .requests = requests_of(arguments, arguments.requests, reader),
+          .keys = keys_of(arguments.requests.keys, reader),
           .selected = token_ids.mutable_data_ptr<int64_t>(),
           .status = reinterpret_cast<RowStatus*>(status.mutable_data_ptr<int8_t>())};
 }

@@ -58,13 +58,9 @@ class Report {
  public:
   Report(const SampleRowsArguments& arguments, const SamplingCall& call, Reader& reader)
       : asking_(reader.rows(kSampleRows, arguments.logprob_rows, arguments.logits, "logprob_rows")),
-        named_(reader.numbers<int64_t>(arguments.logprob_token_ids)),
+        named_(reader.ids(kSampleRows, arguments.logprob_token_ids, arguments.logits,
+                          "logprob_token_ids")),
         places_(places_of(arguments.logprob_rows.has_value(), call.batch_size)) {
-    check_values(kSampleRows, "logprob_token_ids", named_,
-                 {.least = 0,
-                  .end = arguments.logits.size(1),
-                  .end_name = "the vocabulary size of logits",
-                  .remedy = "Give ids of the vocabulary."});
     const int64_t rows =
         arguments.logprob_rows.has_value() ? arguments.logprob_rows->size(0) : call.batch_size;
     const int64_t named =
@@ -82,7 +78,6 @@ class Report {
                     .batch_size = rows,
                     .rows = asking_,
                     .count = arguments.logprobs,
-                    .temperature = 1.0F,
                     .is_normalised = arguments.is_normalised,
                     .given = GivenTokens{call.selected, asking_, ranks.mutable_data_ptr<int64_t>()},
                     .numbers = values.mutable_data_ptr<float>(),
@@ -125,7 +120,7 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
   arguments.check();
   Reader reader;
   const auto rows = reader.rows(kSampleRows, arguments.rows, arguments.logits);
-  const int64_t count = arguments.requests.seed.size(0);
+  const int64_t count = arguments.requests.keys.seed.size(0);
   const at::Tensor token_ids = at::empty({count}, at::kLong);
   const at::Tensor status = at::empty({count}, at::kChar);
   SamplingCall call = sampling_call_of(arguments, reader, token_ids, status);
@@ -133,13 +128,12 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
   std::vector<KeptList> lists;
   if (arguments.is_kept_wanted.has_value()) {
     lists.resize(static_cast<size_t>(count));
-    call.is_kept_wanted = reader.list<bool>(*arguments.is_kept_wanted);
-    call.kept = lists.data();
+    call.kept = {.is_wanted = reader.list<bool>(*arguments.is_kept_wanted), .lists = lists.data()};
   }
   std::optional<Report> report;
   if (arguments.logprobs != SampleRowsArguments::kNoLogprobs) {
     report.emplace(arguments, call, reader);
-    call.ranked = &report->draws;
+    call.ranked = report->draws;
   }
   serve(&Kernel::sample_requests, call);
   std::vector<at::Tensor> kept;

@@ -2,6 +2,7 @@
 // reached.
 #include <torch/library.h>
 
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -28,7 +29,7 @@ void check_ends(const int64_t* ends, int64_t requests, int64_t places) {
 }
 
 /// Raises unless the first place of each request follows none, and each other one an earlier one.
-void check_parents(std::span<const int64_t> parents, const int64_t* ends, int64_t requests) {
+void check_parents(const int64_t* parents, const int64_t* ends, int64_t requests) {
   int64_t place = 0;
   for (int64_t request = 0; request < requests; ++request) {
     const int64_t first = place;
@@ -65,12 +66,12 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
   const auto* const ends = reader.list<int64_t>(arguments.ends);
   check_ends(ends, arguments.ends.size(0), arguments.logits.size(0));
   auto [token_ids, status, accepted] = arguments.allocate_outputs();
-  std::span<const int64_t> parents;
+  std::optional<Trees> trees;
   std::vector<int64_t> path;
   if (arguments.parents.has_value()) {
-    parents = {reader.list<int64_t>(*arguments.parents), static_cast<size_t>(token_ids.size(0))};
-    check_parents(parents, ends, arguments.ends.size(0));
     path.resize(static_cast<size_t>(token_ids.size(0)));
+    trees = {.parents = reader.list<int64_t>(*arguments.parents), .path = path.data()};
+    check_parents(trees->parents, ends, arguments.ends.size(0));
   }
   const VerifyingCall call{.places = sampling_call_of(arguments, reader, token_ids, status),
                            .batch_size = arguments.ends.size(0),
@@ -81,8 +82,7 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
                            .acceptance = static_cast<uint32_t>(arguments.acceptance_purpose),
                            .resampling = static_cast<uint32_t>(arguments.resampling_purpose),
                            .accepted = accepted.mutable_data_ptr<int64_t>(),
-                           .parents = parents,
-                           .path = path.data()};
+                           .trees = trees};
   serve(&Kernel::verify, call);
   return {token_ids, status, accepted};
 }

@@ -1,4 +1,4 @@
-#include "values.h"
+#include "reader.h"
 
 #include <c10/util/Exception.h>
 
