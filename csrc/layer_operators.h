@@ -186,9 +186,10 @@ struct RowLogprobsArguments {
   static constexpr const char* kName = "row_logprobs";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor? token_ids, int count, bool is_normalised=True, "
-      "bool entropy=False, Tensor? named=None, Tensor? temperature=None, bool status=False)";
+      "bool entropy=False, Tensor? named=None, Tensor? temperature=None, bool largest=False)";
   /// float32 and int64 [rows, given + count + named ids]. Of each row, where they are there: the
-  /// rank of the given token, int64; the entropy, float32; the status, int8.
+  /// rank of the given token, int64; the entropy, float32; the largest logit, float32, or NaN where
+  /// there is one.
   static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor[] of_rows)";
   using Results = std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>>;
   void check() const;
@@ -204,7 +205,7 @@ struct RowLogprobsArguments {
   // float32 [rows], which numbers are divided by: the order stays that of the logits. 0 counts
   // as 1.
   const std::optional<at::Tensor>& temperature;
-  bool status;  // of what is not normalised
+  bool largest;  // of what is not normalised
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.

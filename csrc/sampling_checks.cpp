@@ -271,9 +271,10 @@ void RowLogprobsArguments::check() const {
   TORCH_CHECK_VALUE(is_normalised || !entropy, kName,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
-  TORCH_CHECK_VALUE(!is_normalised || !status, kName,
-                    ": is_normalised must be False where statuses are wanted, got True. Ask for "
-                    "them together with logits.");
+  TORCH_CHECK_VALUE(
+      !is_normalised || !largest, kName,
+      ": is_normalised must be False where largest ones are wanted, got True. Ask for "
+      "them together with logits.");
   if (named.has_value()) {
     check_named(kName, *named, "named", "token_ids", places, logits);
   }
@@ -325,7 +326,7 @@ RowLogprobsArguments::Results RowLogprobsArguments::allocate_outputs() const {
   };
   add(token_ids.has_value(), at::kLong);
   add(entropy, at::kFloat);
-  add(status, at::kChar);
+  add(largest, at::kFloat);
   return {allocate(shape, at::kFloat, logits), allocate(shape, at::kLong, logits),
           std::move(of_rows)};
 }

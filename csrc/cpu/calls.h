@@ -221,15 +221,12 @@ struct RankingCall {
   float* numbers;                    // [batch_size, width()]
   int64_t* token_ids;                // the same
   std::span<float> entropies;        // [batch_size]; empty: unwanted. Of what is normalised
-  std::span<RowStatus> status{};     // likewise, but of what is not
+  std::span<float> largest{};        // likewise, but of what is not; NaN where there is one
   std::span<const int64_t> named{};  // [batch_size, named_count]
   int64_t named_count = 0;
   std::span<const float> temperatures{};  // [batch_size]; empty: 1. The order stays that of logits
 
   int64_t width() const { return count + named_count + (given.has_value() ? 1 : 0); }
-  std::span<RowStatus> status_of(int64_t index) const {
-    return status.empty() ? status : status.subspan(static_cast<size_t>(index), 1);
-  }
   /// What a row is divided by; a greedy one is not.
   float divisor(int64_t index) const {
     const float own = temperatures.empty() ? 1.0F : temperatures[static_cast<size_t>(index)];

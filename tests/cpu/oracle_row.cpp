@@ -84,7 +84,7 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
-  is_greedy = !(temperature > 0.0F);
+  is_greedy = !(temperature > 0.0F) || k == 1;  // then ties are not kept
   if (is_greedy) {
     k = 1;
     return;

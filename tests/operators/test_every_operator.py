@@ -68,7 +68,7 @@ EACH: dict[str, list[Arguments]] = {
         {"logits": _logits(), "rows": IDS[:1] + 1, "token_ids": IDS[:1], "count": 0, "is_normalised": False},
         {"logits": _logits(), "rows": None, "token_ids": None, "count": 3, "temperature": 0.7 * ONES},
         *(
-            {"logits": _logits(), "rows": rows, "token_ids": None, "count": 3, "is_normalised": False, "status": True}
+            {"logits": _logits(), "rows": rows, "token_ids": None, "count": 3, "is_normalised": False, "largest": True}
             for rows in (None, IDS[:2])
         ),
     ],

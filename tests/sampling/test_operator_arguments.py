@@ -126,7 +126,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("row_logprobs", {"count": -1}, "count must be >= 0, got -1. 0 reports the given tokens"),
     ("row_logprobs", {"count": 41}, r"count must be at most the vocabulary size of logits \(40\)"),
     ("row_logprobs", {"is_normalised": False, "entropy": True}, "is_normalised must be True where entropies are"),
-    ("row_logprobs", {"status": True}, "is_normalised must be False where statuses are wanted, got True. Ask for them"),
+    (
+        "row_logprobs",
+        {"largest": True},
+        "is_normalised must be False where largest ones are wanted, got True. Ask for them",
+    ),
     ("row_logprobs", {"named": IDS[:1, None]}, r"named must have one row for each of token_ids \(4\), got 1. Repeat"),
     ("row_logprobs", {"named": IDS[:, None] - 1}, "named must be between 0 and the vocabulary size"),
     ("row_logprobs", {"token_ids": IDS + 40}, r"token_ids must be between 0 and .*\(40\) - 1, got 40. Give ids"),

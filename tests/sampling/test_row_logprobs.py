@@ -174,6 +174,17 @@ def test_special_rows(is_normalised: bool, repeats: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_of_a_row_is_nan_where_there_is_one(dtype: torch.dtype) -> None:
+    """Whose best values are those of a row without it."""
+    logits = SPECIAL_ROWS.to(dtype).repeat(1, 300)
+    values, _, (largest,) = torch.ops.ascend_sample.row_logprobs(
+        logits, None, None, 3, is_normalised=False, largest=True
+    )
+    torch.testing.assert_close(largest, logits.float().amax(1), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(values[:, 0], logits.float().nan_to_num(-torch.inf, torch.inf, -torch.inf).amax(1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_same_bits_alone_in_any_batch_and_for_any_number_of_threads(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(2)
     logits = (torch.randn(6, 50_000, generator=generator) * 4).to(dtype)

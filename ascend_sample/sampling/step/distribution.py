@@ -229,7 +229,7 @@ class Distributions:
         """
         if logits.is_cpu and not self.keep_ties:
             own = self._own  # each row is read, filtered and normalised while it is in a cache
-            found: Tensor = torch.ops.ascend_sample.filter_logits(
+            found: Tensor = torch.ops.ascend_sample.filter_logits.default(
                 logits, own.temperature, own.top_k, own.top_p, own.min_p, Form.PROBABILITIES.value
             )
             return found
@@ -339,7 +339,7 @@ def _filtered_natively(
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)
-    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, form.value, keep_ties, **edits)
+    found: Tensor = torch.ops.ascend_sample.filter_logits.default(logits, *columns, form.value, keep_ties, **edits)
     return found
 
 

@@ -177,7 +177,7 @@ def gather_logprobs(
     """
     token_ids = asking.rows.take(token_ids)
     if logits.is_cpu:
-        values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs(
+        values, ids, (ranks,) = torch.ops.ascend_sample.row_logprobs.default(
             logits,
             asking.rows.device,
             token_ids,

@@ -15,7 +15,6 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draws.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.draws.weights import StatusConstants, largest_of, status_of
-from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.vocabulary_parallel.exchange import Field
 
@@ -69,9 +68,9 @@ class RowsOfVerb:
         """
         fewer = min(count, logits.shape[1])
         if logits.is_cpu:
-            operator = torch.ops.ascend_sample.row_logprobs
-            values, ids, (status,) = operator(logits, None, None, fewer, is_normalised=False, status=True)
-            largest = values[:, :1].masked_fill((status == RowStatus.NAN_SEEN).unsqueeze(1), torch.nan)
+            operator = torch.ops.ascend_sample.row_logprobs.default
+            values, ids, (largest,) = operator(logits, None, None, fewer, is_normalised=False, largest=True)
+            largest = largest.unsqueeze(1)
         else:
             largest = largest_of(logits)
             logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

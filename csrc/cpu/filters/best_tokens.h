@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
+#include <span>
 
 #include "cpu/each_row.h"
 #include "cpu/filters/top_k.h"
@@ -31,7 +33,13 @@ class Numbers {
           Scratch& scratch, Workspace& work)
       : is_normalised_(call.is_normalised), temperature_(call.divisor(index)) {
     if (!is_normalised_) {
-      maximum_ = scan_first(row, groups, call.status_of(index));
+      const bool wants_largest = !call.largest.empty();
+      RowStatus status{};
+      maximum_ = scan_first(row, groups, std::span(&status, wants_largest ? 1 : 0));
+      if (wants_largest) {
+        constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+        call.largest[static_cast<size_t>(index)] = status == RowStatus::kNanSeen ? kNan : maximum_;
+      }
       return;
     }
     const bool has_entropy = !call.entropies.empty();

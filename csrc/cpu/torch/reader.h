@@ -3,9 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "cpu/calls.h"
 
@@ -34,13 +34,13 @@ inline void check_ids(const char* op, const char* name, std::span<const int64_t>
                 .remedy = "Give ids of the vocabulary."});
 }
 
-/// Reads tensors. What it returns lives as long as this.
+/// Reads tensors. What it returns lives as long as this and they.
 class Reader {
  public:
   /// A few numbers a row: not worth a stride.
   template <typename Element>
   const Element* list(const at::Tensor& tensor) {
-    return held_.emplace_back(tensor.contiguous()).template const_data_ptr<Element>();
+    return held(tensor, tensor.is_contiguous()).template const_data_ptr<Element>();
   }
 
   /// The same with its length; empty where there is none.
@@ -54,9 +54,8 @@ class Reader {
 
   template <typename Element>
   Table<Element> table(const at::Tensor& tensor) {
-    const bool has_rows = tensor.stride(1) == 1;
-    const at::Tensor& held = held_.emplace_back(has_rows ? tensor : tensor.contiguous());
-    return {held.template const_data_ptr<Element>(), held.stride(0)};
+    const at::Tensor& rows = held(tensor, tensor.stride(1) == 1);
+    return {rows.template const_data_ptr<Element>(), rows.stride(0)};
   }
 
   /// Which rows of logits are meant; empty: all.
@@ -80,7 +79,12 @@ class Reader {
   }
 
  private:
-  std::deque<at::Tensor> held_;
+  /// The tensor, or a copy that is kept where its numbers do not lie as they have to.
+  const at::Tensor& held(const at::Tensor& tensor, bool is_read_in_place) {
+    return is_read_in_place ? tensor : copies_.emplace_back(tensor.contiguous());
+  }
+
+  std::vector<at::Tensor> copies_;
 };
 
 }  // namespace ascend_sample::cpu

@@ -15,8 +15,8 @@ namespace {
 constexpr const char* kOperator = RowLogprobsArguments::kName;
 
 RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised, entropy, named, temperature, status] =
-      arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy, named, temperature,
+               largest] = arguments;
   arguments.check();
   Reader reader;
   auto [numbers, ids, of_rows] = arguments.allocate_outputs();
@@ -37,12 +37,11 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                   .places = {},
                   .ranks = of_rows.front().mutable_data_ptr<int64_t>()};
   }
-  if (entropy) {  // of what is normalised, whose status is not told
+  if (entropy) {
     call.entropies = written<float>(of_rows.back());
   }
-  if (status) {
-    call.status = {reinterpret_cast<RowStatus*>(of_rows.back().mutable_data_ptr<int8_t>()),
-                   static_cast<size_t>(call.batch_size)};
+  if (largest) {  // then there are no entropies
+    call.largest = written<float>(of_rows.back());
   }
   serve(&Kernel::rank, call);
   return {numbers, ids, std::move(of_rows)};
