@@ -35,8 +35,9 @@ class NucleusDraw {
     double reached = 0;
     // What is kept needs one end: where the first try leaves two, hardly a try between decides.
     const double second = kDepths[arguments_.needs_end() ? 2 : 0];
-    for (const double next : {scratch_.history.depth + kMore, second, kDepths[1], kDepths[2]}) {
-      const double depth = std::clamp(next, kDepths[0], kDepths[2]);
+    for (const double next :
+         {scratch_.history.depth + kMore, second, kDepths[1], kDepths[2], kDepths[3]}) {
+      const double depth = std::clamp(next, kDepths[0], kDepths[3]);
       if (depth <= reached) {
         continue;
       }
@@ -60,11 +61,17 @@ class NucleusDraw {
 
  private:
   /// Below the logarithm of the sum: what is weighed exactly, at first and where that does not do.
-  static constexpr double kDepths[]{6.5, 9.5, 12.5};
+  static constexpr double kDepths[]{6.5, 9.5, 12.5, 15.5};
   static constexpr double kMore = 0.25;        // than for the row before
   static constexpr size_t kMostListed = 2048;  // of more, bounds hardly leave one end
   static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
+
+  /// Where what is kept ends, and how many that are, with what is beyond the range.
+  struct End {
+    Cut cut;
+    size_t count;
+  };
 
   /// Draws what both ends of the nucleus draw that bounds of the sum leave; none where they differ.
   std::optional<size_t> draw_by_bounds() {
@@ -74,46 +81,42 @@ class NucleusDraw {
     const Targets targets{(beyond + p * sum.least) * (1 - kSlack),
                           (beyond + p * sum.most) * (1 + kSlack)};
     const WeightedSet around = narrowed(targets);
-    const auto least = cut_at(targets.least, around, 1 + kUnsure);
-    const auto most = cut_at(targets.most, around, 1 - kUnsure);
+    const auto least = end_at(targets.least, around, 1 + kUnsure);
+    const auto most = end_at(targets.most, around, 1 - kUnsure);
     is_gathered_ = least.has_value() && most.has_value();
-    if (!is_gathered_ || (arguments_.needs_end() && *least != *most)) {
+    if (!is_gathered_ || (arguments_.needs_end() && least->cut != most->cut)) {
       return std::nullopt;
     }
-    const double end = (double{most->value} - weighed_.scanned().maximum) / temperature();
+    const double end = (double{most->cut.value} - weighed_.scanned().maximum) / temperature();
     scratch_.history.depth = std::log(sum.most) - end;
     scratch_.history.note_large(false);
     return arguments_.segments.has_value()
-               ? draw_between(segmented_draw(), *least, *most, arguments_, work_)
+               ? draw_between(segmented_draw(), least->cut, most->cut, arguments_, work_)
                : draw_ranked(*least, *most, sum);
   }
 
   /// The same by rank.
-  std::optional<size_t> draw_ranked(const Cut& least, const Cut& most, const SumBounds& sum) {
+  std::optional<size_t> draw_ranked(const End& least, const End& most, const SumBounds& sum) {
     const Row<Type>& row = weighed_.row();
-    const Groups& groups = weighed_.groups();
     const float maximum = weighed_.scanned().maximum;
     const WeightedSet gathered{work_.values, nullptr, weighed_.count()};
-    const size_t count = hit_kept(row, groups, most, work_);
     if (arguments_.wants_kept()) {
-      write_kept(row, most.value, count - count_greater(gathered, most.value),
+      write_kept(row, most.cut.value, most.count - count_greater(gathered, most.cut.value),
                  arguments_.kept.data());
     }
     if (!arguments_.is_drawn()) {
-      return find_equal(row, maximum, 0, groups);
+      return find_equal(row, maximum, 0, weighed_.groups());
     }
-    const RankedNucleus nucleus{least == most ? count : hit_kept(row, groups, least, work_), count,
-                                sum, maximum};
     const auto drawn =
-        draw_by_rank(contiguous(*arguments_.noise, count, scratch_), nucleus, arguments_, work_,
-                     [&](size_t rank) {
+        draw_by_rank(contiguous(*arguments_.noise, most.count, scratch_),
+                     {least.count, most.count, sum, maximum}, arguments_, work_, [&](size_t rank) {
                        return find_quantile<Weight::kOne>(
                            gathered, maximum, static_cast<double>(rank),
                            {{work_.room_values[1], nullptr}, {work_.weights, nullptr}});
                      });
     return drawn.has_value()
-               ? std::optional(
-                     find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above, groups))
+               ? std::optional(find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above,
+                                          weighed_.groups()))
                : std::nullopt;
   }
 
@@ -188,16 +191,16 @@ class NucleusDraw {
     return {std::max(0.0, sum.least - beyond * (1 + kSlack)), sum.most - beyond * (1 - kSlack)};
   }
 
-  /// Where what is kept ends, if the nucleus' weight, with what is beyond the range, is to exceed a
-  /// target; none where that is below what is gathered, or among different values of the same y.
-  std::optional<Cut> cut_at(double target, const WeightedSet& around, double min_p_factor) const {
+  /// The end, if the nucleus' weight, with what is beyond the range, is to exceed a target; none
+  /// where that is below what is gathered, or among different values of the same y.
+  std::optional<End> end_at(double target, const WeightedSet& around, double min_p_factor) const {
     const float least = arguments_.uses_min_p() ? least_of_min_p(min_p_factor) : -kInfinity;
     if (weighed_.weight() > target) {
-      const std::optional<Cut> cut = cut_of_nucleus(target, around);
-      return cut.has_value() && least > cut->value ? cut_from(least) : cut;
+      const std::optional<End> end = end_of_nucleus(target, around);
+      return end.has_value() && least > end->cut.value ? end_from(least) : end;
     }
     if (has_all_ || least > weighed_.bound()) {
-      return cut_from(std::max(least, range_.least));
+      return end_from(std::max(least, range_.least));
     }
     return std::nullopt;
   }
@@ -208,13 +211,13 @@ class NucleusDraw {
   }
 
   /// All of at least a value, by the least one that there is.
-  Cut cut_from(float value) const {
+  End end_from(float value) const {
     const Floats bounds = splat(value);
     Floats least = splat(range_.most);
     weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
       least = smaller(select(is_at_least(values, bounds), values, least), least);
     });
-    return {-largest_lane(-least), last_id()};
+    return {{-largest_lane(-least), last_id()}, weighed_.count_from(value)};
   }
 
   float temperature() const { return weighed_.scanned().temperature(); }
@@ -222,7 +225,7 @@ class NucleusDraw {
 
   /// The same of the nucleus alone, whose weight what is gathered exceeds; none, too, where many
   /// values lie around its end.
-  std::optional<Cut> cut_of_nucleus(double target, const WeightedSet& around) const {
+  std::optional<End> end_of_nucleus(double target, const WeightedSet& around) const {
     if (around.size > kMostAround) {
       return std::nullopt;
     }
@@ -235,13 +238,13 @@ class NucleusDraw {
       return std::nullopt;
     }
     if (nucleus.equals == end.count_equal) {
-      return Cut{least, last_id()};
+      return End{{least, last_id()}, nucleus.count()};
     }
-    // Filters tell those of the same y apart by their ids.
-    return least == most
-               ? std::optional(Cut{least, find_equal(weighed_.row(), least, nucleus.equals - 1,
-                                                     weighed_.groups())})
-               : std::nullopt;
+    if (least != most) {  // filters tell those of the same y apart by their ids
+      return std::nullopt;
+    }
+    const size_t last = find_equal(weighed_.row(), least, nucleus.equals - 1, weighed_.groups());
+    return End{{least, last}, nucleus.count()};
   }
 
   /// The least and the largest of the values that have a y.
