@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "cpu/draws/contenders.h"
-#include "cpu/filters/bins.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/scan.h"
@@ -73,18 +72,6 @@ inline double sum_approximately(float* values, size_t count) {
     sum.add(approximate_exp(load_floats(values + i)));
   }
   return sum.total();
-}
-
-/// Adds approximate exponentials of bins, which become their weights.
-inline double sum_approximately(const Bins& bins) {
-  double total = 0;
-  for (size_t i = 0; i < bins.size; i += kLanes) {
-    store(bins.weights + i, approximate_exp(load_floats(bins.values + i)));
-  }
-  for (size_t bin = 0; bin < bins.size; ++bin) {
-    total += static_cast<double>(bins.counts[bin]) * static_cast<double>(bins.weights[bin]);
-  }
-  return total;
 }
 
 /// A part of the row: its sum of exp(logit - maximum), and of approximate_exp(logit).

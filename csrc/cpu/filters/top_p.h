@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 
-#include "cpu/filters/histogram_filters.h"
 #include "cpu/filters/large_nucleus.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -20,11 +19,8 @@ class TopP {
         work_(work),
         groups_(groups_for(kMostCandidates, row.vocab_size(), work)) {}
 
-  /// The drawn id; none for a row with +inf that was not counted.
+  /// The drawn id; none for a row with +inf.
   std::optional<size_t> sample(History& history) {
-    if constexpr (kHasFewValues<Type>) {
-      return sample_by_histogram(history);
-    }
     if (history.first_try != History::kExactSum && !arguments_.segments.has_value()) {
       if (const std::optional<size_t> selected = sample_with_bounds()) {
         return selected;
@@ -55,41 +51,6 @@ class TopP {
     size_t least;
     size_t most;
   };
-
-  std::optional<size_t> sample_by_histogram(History& history) {
-    HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
-    if (arguments_.segments.has_value()) {
-      return sample_counted(histogram, scan_first(row_, groups_, arguments_), history);
-    }
-    if (history.first_try == History::kExactSum) {
-      return sample_counted(histogram, 0.0F, history);
-    }
-    const ApproximateSum approximate = scan_approximate_sum(row_, groups_, arguments_);
-    if (is_within_range(approximate)) {
-      float low = histogram.lowest_of_nucleus(approximate, history);
-      if (history.first_try == History::kFew) {
-        const std::optional<size_t> selected = try_few(approximate);
-        if (selected.has_value()) {
-          return *selected;
-        }
-        low = find_bound(row_, groups_, kMostCandidates, work_);
-      }
-      if (const std::optional<size_t> selected =
-              histogram.try_top_p(approximate, groups_, low, history)) {
-        return *selected;
-      }
-    }
-    return sample_counted(histogram, approximate.maximum, history);
-  }
-
-  /// None where segments of infinities would be weighed.
-  std::optional<size_t> sample_counted(HistogramFilters<Type>& histogram, float maximum,
-                                       History& history) {
-    if (arguments_.segments.has_value() && maximum == kInfinity) {
-      return std::nullopt;
-    }
-    return histogram.sample_top_p(groups_, history);
-  }
 
   /// Where the maximum is -inf: nothing has weight; none where it is +inf.
   std::optional<size_t> sample_infinite() {
