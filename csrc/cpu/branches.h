@@ -7,7 +7,6 @@
 
 #include "cpu/draws/race.h"
 #include "cpu/filters/distribution.h"
-#include "cpu/filters/histogram_filters.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
@@ -23,12 +22,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 /// Top-k: the first k of the total order, then perhaps top-p and min-p.
 template <typename Type>
 size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
-                    Scratch& scratch, Workspace& work) {
-  if constexpr (kHasFewValues<Type>) {
-    if (k > kFewSorted) {
-      return HistogramFilters<Type>(row, arguments, scratch, work).sample_top_k(k, use_p);
-    }
-  }
+                    Workspace& work) {
   const Groups groups = groups_for(k, row.vocab_size(), work);
   const float maximum = scan_first(row, groups, arguments);
   if (maximum == -kInfinity) {
@@ -75,7 +69,7 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
   if (!arguments.is_drawn()) {
     RowArguments best = arguments;
     best.kept = {};
-    return sample_top_k(row, 1, false, best, scratch, work);
+    return sample_top_k(row, 1, false, best, work);
   }
   const float* q = contiguous(*arguments.noise, row.vocab_size(), scratch);
   float maximum = 0;
@@ -98,10 +92,10 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
   const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
   if (is_best_wanted || arguments.keeps_best()) {
     // Whatever else is kept, the first of the total order is.
-    return sample_top_k(row, 1, false, arguments, scratch, work);
+    return sample_top_k(row, 1, false, arguments, work);
   }
   if (use_k) {
-    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
+    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
   }
   if (use_p) {
     return sample_top_p(row, arguments, scratch, work);
@@ -169,7 +163,7 @@ template <typename Type>
 size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                      Workspace& work) {
   if (!arguments.is_drawn()) {
-    return sample_top_k(row, 1, false, arguments, scratch, work);
+    return sample_top_k(row, 1, false, arguments, work);
   }
   return arguments.segments.has_value() ? sample_by_segments(row, arguments, scratch, work)
                                         : sample_row(row, arguments, scratch, work);
@@ -192,7 +186,7 @@ size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
 /// rows, and where more than ranks decides. What is forbidden is not read.
 template <typename Type>
 std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
-                                     RowArguments arguments, Scratch& scratch, Workspace& work) {
+                                     RowArguments arguments, Workspace& work) {
   if (!arguments.use_ranks()) {
     return std::nullopt;
   }
@@ -207,8 +201,8 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
   using Storage = typename Type::Storage;
   const Row<Type> rest(reinterpret_cast<const Storage*>(work.allowed), *count,
                        reinterpret_cast<Storage*>(work.last_chunk_of_copy));
-  const size_t place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(),
-                                    arguments, scratch, work);
+  const size_t place =
+      sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
   return rest.value(place) == -kInfinity ? 0 : work.allowed_ids[place];
 }
 
@@ -224,18 +218,17 @@ inline void settle_best(RowArguments& arguments, size_t vocab_size) {
   }
 }
 
-/// Of a top-k of few: the first ranks that are kept, whose ids and exponentials are in the
-/// workspace then. None for other rows.
+/// Of a top-k that is ranked: how many of its first ranks are kept, whose ids and exponentials are
+/// in the workspace then. None for other rows.
 template <typename Type>
 std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments arguments,
-                                       Scratch& scratch, Workspace& work) {
-  const bool is_sorted = !kHasFewValues<Type> || arguments.k <= int32_t{kFewSorted};
-  if (!arguments.uses_k(row.vocab_size()) || !is_sorted) {
+                                       Workspace& work) {
+  if (!arguments.uses_k(row.vocab_size())) {
     return std::nullopt;
   }
   KeptRanks ranks;
   arguments.ranks = &ranks;
-  sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, scratch, work);
+  sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
   return ranks.count;
 }
 
@@ -245,7 +238,7 @@ std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments argume
 template <typename Type>
 bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
                     std::span<float> kept, Scratch& scratch, Workspace& work) {
-  if (const auto count = count_kept_ranks(row, arguments, scratch, work)) {
+  if (const auto count = count_kept_ranks(row, arguments, work)) {
     fill(kept, -kInfinity);
     for (size_t rank = 0; rank < *count; ++rank) {
       kept[work.sorted_ids[rank]] = row.value(work.sorted_ids[rank]);
@@ -253,11 +246,6 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
     return false;
   }
   arguments.kept = kept;
-  if (arguments.uses_k(row.vocab_size())) {
-    sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, scratch,
-                 work);
-    return false;
-  }
   const float temperature = std::exchange(arguments.temperature, 1.0F);
   const auto write = [&](const auto& undivided) {
     if (maximum == kInfinity) {
@@ -307,7 +295,7 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scrat
     return TargetRow::of_few({work.sorted_ids, count}, {memory, count});
   };
   settle_best(arguments, row.vocab_size());
-  if (const auto count = count_kept_ranks(row, arguments, scratch, work)) {
+  if (const auto count = count_kept_ranks(row, arguments, work)) {
     if (*count == 0) {
       work.sorted_ids[0] = 0;
       memory[0] = 1.0F;

@@ -68,7 +68,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
       RangeFilters::of(edits.ranges, index, arguments.temperature);
   if (is_edited && !filters.has_value()) {
     if (!is_listed && !arguments.needs_list()) {
-      if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
+      if (const auto drawn = sample_allowed(row, mask, arguments, work)) {
         return *drawn;
       }
     }

@@ -34,8 +34,7 @@ class Scratch {
     kSort,
     kTarget,
     kRanked,
-    kHistogram,  // from here on: zeros, wherever a row has been sampled
-    kMarks,
+    kMarks,  // from here on: zeros, wherever a row has been sampled
     kProposal,
     kSlots
   };

@@ -399,9 +399,9 @@ def draw_cpu_kernel() -> Figure:
         (
             "A: top-k",
             (
-                ("a threshold", "k up to 64: from maxima of groups;\nmore: a sample of the row suggests it", FOREIGN),
+                ("a threshold", "from maxima of groups, that at\nleast k logits reach", FOREIGN),
                 ("candidates", "what is above it; ties at\nthe threshold by id", COMPILED),
-                ("order", "value, then id: 16 bits counted in\na table, float32 sorted by digits", COMPILED),
+                ("order", "value, then id: by digits of\nthe bits that differ", COMPILED),
                 ("softmax, top-p, draw", "float64, at most 1024 values;\nq of the kept ranks only", COMPILED),
             ),
         ),
@@ -409,9 +409,9 @@ def draw_cpu_kernel() -> Figure:
             "B: top-p alone",
             (
                 ("maxima and a rough sum", "bounds agree about the 48 best\nand the draw? the result", FOREIGN),
-                ("everything above a bound", "counted (16 bits) or gathered;\nbounds agree? the result", FOREIGN),
-                ("the exact sum", "16 bits: the whole row is counted;\nfloat32: in chunks, in a fixed order", FOREIGN),
-                ("the nucleus' end", "16 bits: along the runs of equals;\nfloat32: sample, bracket, search", COMPILED),
+                ("everything above a bound", "gathered and weighed;\nbounds agree? the result", FOREIGN),
+                ("the exact sum", "in chunks, in a fixed order", FOREIGN),
+                ("the nucleus' end", "sample, bracket, search", COMPILED),
                 ("draw from q alone", "which ranks could still win? mostly\none, which is then located", FOREIGN),
             ),
         ),

@@ -81,13 +81,13 @@ struct Output {
 void litter(Scratch& scratch, size_t vocab_size, int path_number) {
   const size_t bytes = 16 * vocab_size + 16'384;
   const int litter = path_number % 2 == 0 ? 0xFF : 0x42;
-  for (int slot = 0; slot < Scratch::kHistogram; ++slot) {
+  for (int slot = 0; slot < Scratch::kMarks; ++slot) {
     std::memset(scratch.reserve(static_cast<Scratch::Slot>(slot), bytes), litter, bytes);
   }
 }
 
 bool leaves_zeros(Scratch& scratch) {
-  for (int slot = Scratch::kHistogram; slot < Scratch::kSlots; ++slot) {
+  for (int slot = Scratch::kMarks; slot < Scratch::kSlots; ++slot) {
     const std::span<const std::byte> held = scratch.held(static_cast<Scratch::Slot>(slot));
     // Each byte is as the one before it: by memcmp, as this is most of what a short row takes.
     if (!held.empty() && (held[0] != std::byte{0} ||

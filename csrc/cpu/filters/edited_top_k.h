@@ -175,9 +175,7 @@ std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edi
     if (bound == -kInfinity) {
       return std::nullopt;
     }
-    NoStatus noticed_above;
-    const size_t count =
-        hit_above(row, groups, next_below(bound), work.hits, noticed_above, bits_left);
+    const size_t count = hit_above(row, groups, next_below(bound), work.hits, bits_left);
     if (count < k && wanted < most_wanted) {
       continue;
     }

@@ -1,8 +1,6 @@
 // The first k of a row's total order.
 #pragma once
 
-#include <cmath>
-#include <optional>
 #include <span>
 
 #include "cpu/filters/rules.h"
@@ -48,27 +46,6 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   }
   maxima = folded;
   return count;
-}
-
-/// A value that k logits likely reach, and not many more: from a part of the row. None where that
-/// would not be much less than the row.
-template <typename Type>
-std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work) {
-  constexpr size_t kLeastRatio = 4;
-  constexpr size_t kWanted = 32;  // in the sample
-  constexpr double kDeviations = 2.2;
-  if (k > row.vocab_size()) {
-    return std::nullopt;
-  }
-  size_t lines = kWanted * row.lines() / k;
-  lines = lines < kSampleLines ? lines : kSampleLines;
-  if (lines * kLeastRatio > row.lines()) {
-    return std::nullopt;
-  }
-  sample_lines(row, lines, work.sample_values);
-  const double expected = static_cast<double>(k * lines) / static_cast<double>(row.lines());
-  const auto rank = static_cast<size_t>(expected + kDeviations * std::sqrt(expected) + 1.0);
-  return find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 32);
 }
 
 /// A search for a bound ends when no more than these are above it.

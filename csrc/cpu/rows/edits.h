@@ -74,7 +74,7 @@ class RowMask {
 /// A line with -inf where no bit is set, as load_raw gives those of `Out`.
 template <typename Out, typename Type = Out>
 ASCEND_SAMPLE_INLINE auto select_line(const typename Type::Storage* line, uint32_t bits) {
-  if constexpr (kHasFewValues<Out>) {
+  if constexpr (kHas16Bits<Out>) {
     return select(bits, load<ShortPart>(line), Out::kMinusInfinity);
   } else {
     const Line logits = Type::load(line);

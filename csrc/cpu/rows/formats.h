@@ -167,11 +167,6 @@ struct HalfWidth {
     int16_t key_;
   };
 
-  /// Bit i: logit i of a line has this pattern.
-  static ASCEND_SAMPLE_INLINE uint32_t bits_of_pattern(const Storage* data, Storage pattern) {
-    return bits_below(load_raw(data) - static_cast<int16_t>(pattern), 1);
-  }
-
   /// The value is one of the type.
   class Equal {
    public:

@@ -28,15 +28,14 @@ struct AllOfPair {
 };
 
 /// Finds the logits above `bound`, as far as `bits_left` has their bits: those of two lines by the
-/// first one's number. Returns their number. What is seen is that of a row without groups.
-template <typename Type, typename Status, typename BitsLeft>
-size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits, Status& seen,
+/// first one's number. Returns their number.
+template <typename Type, typename BitsLeft>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
                  BitsLeft bits_left) {
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
   const Row<Type> own_row = row;  // copies, as in scan_maxima
   const Groups own_groups = groups;
-  Status own_seen = seen;
   Hits found = hits;
   size_t count = 0;
   size_t total = 0;
@@ -53,7 +52,6 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
       for (size_t i = 0; i < step; i += 2) {
         if (own_groups.lines == 1) {  // the first to read the row
           prefetch_ahead(data, 2);
-          own_seen.add_pair(data + i * kLine);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);
         found.bits[count] = bits;
@@ -64,20 +62,12 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
     }
   });
   hits.count = count;
-  seen = own_seen;
   return total;
-}
-
-template <typename Type, typename Status>
-size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
-                 Status& seen) {
-  return hit_above(row, groups, bound, hits, seen, AllOfPair());
 }
 
 template <typename Type>
 size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
-  NoStatus seen;
-  return hit_above(row, groups, bound, hits, seen, AllOfPair());
+  return hit_above(row, groups, bound, hits, AllOfPair());
 }
 
 /// Appends the hits, by ascending id.

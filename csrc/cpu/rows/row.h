@@ -77,9 +77,9 @@ ASCEND_SAMPLE_INLINE void prefetch_ahead(const Number* line, size_t count = 1) {
   prefetch_lines(line + kLinesAhead<Number> * kLine, count);
 }
 
-/// Types of which a row has far fewer distinct values than logits.
+/// Types of 16 bits, in whose order these are as integers.
 template <typename Type>
-inline constexpr bool kHasFewValues = sizeof(typename Type::Storage) == sizeof(uint16_t);
+inline constexpr bool kHas16Bits = sizeof(typename Type::Storage) == sizeof(uint16_t);
 
 /// Maxima of groups of logits. A group is one lane of `lines` lines that follow one another, so
 /// that neighbours, which a sorted row puts side by side, fall into different groups.
@@ -111,7 +111,6 @@ struct NoStatus {
   ASCEND_SAMPLE_INLINE void add_line(const Lines&...) {}
   template <typename... Lines>
   ASCEND_SAMPLE_INLINE void add_extremes(const Lines&...) {}
-  ASCEND_SAMPLE_INLINE void add_pair(const void*) {}
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

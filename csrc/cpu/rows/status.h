@@ -46,15 +46,6 @@ class HalfStatus {
     smallest_ = smaller_unsigned(smallest, smallest_);
   }
 
-  /// Two lines.
-  ASCEND_SAMPLE_INLINE void add_pair(const typename Type::Storage* data) {
-    for (const size_t i : {size_t{0}, kLine}) {
-      const Shorts line = load<ShortPart>(data + i);
-      add_line(line);
-      add_extremes(line, line);
-    }
-  }
-
   RowStatus status() const {
     int16_t largest[kLine];
     uint16_t smallest[kLine];
@@ -82,7 +73,7 @@ class HalfStatus {
 };
 
 template <typename Type>
-using StatusOf = std::conditional_t<kHasFewValues<Type>, HalfStatus<Type>, FloatStatus>;
+using StatusOf = std::conditional_t<kHas16Bits<Type>, HalfStatus<Type>, FloatStatus>;
 
 /// Watches a whole row, in a pass of its own.
 template <typename Type>

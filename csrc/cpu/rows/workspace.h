@@ -53,12 +53,6 @@ struct Workspace {
   float* noise_minima;
   float* segment_noise;
   float* segment_scores;
-  float* bin_values;
-  uint32_t* bin_counts;
-  double* bin_exponentials;
-  double* bin_masses;
-  float* bin_weights;
-  uint16_t* bin_patterns;
   float* allowed;  // what a mask allows, if that is one a line at most: logits of any type
   uint32_t* allowed_ids;
 
@@ -104,12 +98,6 @@ struct Workspace {
     place(noise_minima, memory, padded / kChunk + 1);
     place(segment_noise, memory, padded / kSegment + kLanes);
     place(segment_scores, memory, padded / kSegment + kLine);
-    place(bin_values, memory, padded);
-    place(bin_counts, memory, padded);
-    place(bin_exponentials, memory, padded);
-    place(bin_masses, memory, padded);
-    place(bin_weights, memory, padded);
-    place(bin_patterns, memory, padded);
     place(allowed, memory, padded / kLine);
     place(allowed_ids, memory, padded / kLine);
   }

@@ -2,6 +2,8 @@
 // sorts. Comparisons only, so exact.
 #pragma once
 
+#include <utility>
+
 #include "cpu/vectors/simd.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -150,13 +152,36 @@ inline void sort_few(const Candidates& candidates, Candidates& sorted) {
   sorted.count = candidates.count;
 }
 
+/// Sorts candidates from ascending ids into the total order by their keys, at most `last_key`, of
+/// which smaller ones come first: each goes behind those with smaller keys and, of equal ones, to
+/// the next place.
+template <uint32_t kMostKeys, typename KeyOf>
+void sort_by_counts(const Candidates& candidates, uint32_t last_key, KeyOf key_of,
+                    Candidates& sorted) {
+  uint32_t places[kMostKeys] = {};
+  for (size_t i = 0; i < candidates.count; ++i) {
+    ++places[key_of(i)];
+  }
+  uint32_t place = 0;
+  for (uint32_t key = 0; key <= last_key; ++key) {
+    place += std::exchange(places[key], place);
+  }
+  for (size_t i = 0; i < candidates.count; ++i) {
+    const uint32_t own_place = places[key_of(i)]++;
+    sorted.values[own_place] = candidates.values[i];
+    sorted.ids[own_place] = candidates.ids[i];
+  }
+}
+
 /// Sorts candidates from ascending ids into the total order, digit by digit of those bits in which
-/// their values differ. `keys` and `others` have room for a number a candidate.
+/// their values differ; where that are few, as those of 16-bit types, all at once. `keys` and
+/// `others` have room for a number a candidate.
 inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* others,
                       Candidates& sorted) {
   constexpr int kDigitBits = 8;
   constexpr size_t kDigits = size_t{1} << kDigitBits;
   constexpr int kMostDigits = 4;
+  constexpr uint32_t kMostCounted = 1024;  // keys: a table for more takes longer than another digit
   int32_t highest = ordinal_of(candidates.values[0]);
   int32_t lowest = highest;
   uint32_t used = 0;
@@ -168,13 +193,20 @@ inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* ot
   }
   // The low bits that are 0 in every ordinal are 0 in their differences.
   const int shift = used == 0 ? 0 : __builtin_ctz(used);
-  const uint32_t range = (static_cast<uint32_t>(highest) - static_cast<uint32_t>(lowest)) >> shift;
-  const int digits = range == 0 ? 0 : (32 - __builtin_clz(range) + kDigitBits - 1) / kDigitBits;
+  const auto distance_to = [&](int32_t ordinal) {
+    return (static_cast<uint32_t>(highest) - static_cast<uint32_t>(ordinal)) >> shift;
+  };
+  const auto key_of = [&](size_t i) { return distance_to(ordinal_of(candidates.values[i])); };
+  const uint32_t range = distance_to(lowest);
+  sorted.count = candidates.count;
+  if (range < kMostCounted) {
+    sort_by_counts<kMostCounted>(candidates, range, key_of, sorted);
+    return;
+  }
+  const int digits = (32 - __builtin_clz(range) + kDigitBits - 1) / kDigitBits;
   uint32_t places[kMostDigits][kDigits] = {};
   for (size_t i = 0; i < candidates.count; ++i) {
-    const uint32_t key = (static_cast<uint32_t>(highest) -
-                          static_cast<uint32_t>(ordinal_of(candidates.values[i]))) >>
-                         shift;
+    const uint32_t key = key_of(i);
     keys[i] = uint64_t{key} << 32 | i;
     for (int digit = 0; digit < digits; ++digit) {
       ++places[digit][(key >> (digit * kDigitBits)) % kDigits];
@@ -183,23 +215,18 @@ inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* ot
   for (int digit = 0; digit < digits; ++digit) {
     uint32_t place = 0;
     for (uint32_t& start : places[digit]) {
-      const uint32_t count = start;
-      start = place;
-      place += count;
+      place += std::exchange(start, place);
     }
     for (size_t i = 0; i < candidates.count; ++i) {
       others[places[digit][(keys[i] >> (32 + digit * kDigitBits)) % kDigits]++] = keys[i];
     }
-    uint64_t* const swap = keys;
-    keys = others;
-    others = swap;
+    std::swap(keys, others);
   }
   for (size_t i = 0; i < candidates.count; ++i) {
     const auto from = static_cast<uint32_t>(keys[i]);
     sorted.values[i] = candidates.values[from];
     sorted.ids[i] = candidates.ids[from];
   }
-  sorted.count = candidates.count;
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
