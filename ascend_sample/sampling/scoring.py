@@ -159,7 +159,7 @@ def _score_rows(logits: Tensor, given: Tensor, places: slice, scores: Scores) ->
 def _entropies(logits: Tensor) -> Tensor:
     """Returns the entropy of each row, float32 [rows]: log Z minus the mean of how far logits are from the best.
 
-    For devices; `csrc/cpu/rows/entropy.h` has that of a CPU.
+    For devices; `csrc/cpu/rows/scan.h` has that of a CPU.
     """
     values = divide(logits, 1.0)
     best = values.amax(1, keepdim=True)

@@ -128,13 +128,17 @@ class RangeFilters {
         range.least = std::max(range.least, std::min(range.most, first.value_or(-kInfinity)));
       }
     }
-    if (is_known && is_on(kExclusionThreshold)) {
-      const std::optional<float> enough = search.first_from(kExclusionThreshold, range.most);
-      is_known = enough.has_value();
-      range.most =
-          search.least_between(std::max(enough.value_or(kInfinity), range.least), range.most);
+    if (!is_known) {
+      return std::nullopt;
     }
-    return is_known ? std::optional(range) : std::nullopt;
+    if (is_on(kExclusionThreshold)) {
+      const std::optional<float> enough = search.first_from(kExclusionThreshold, range.most);
+      if (!enough.has_value()) {
+        return std::nullopt;
+      }
+      range.most = search.least_between(std::max(*enough, range.least), range.most);
+    }
+    return range;
   }
 
  private:

@@ -1,6 +1,5 @@
-// The range of a row's values that its filters keep: by bounds of what they ask of the row, which
-// one pass with cheap exponentials and exact ones of the few that weigh leave; and by exact
-// weights.
+// The range of a row's values that its filters keep: by bounds of what these ask of the row, from
+// one pass with cheap exponentials, and exact ones of the few that weigh; else by exact weights.
 #pragma once
 
 #include <algorithm>
@@ -20,268 +19,67 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-inline float least_lane(const Floats& vector) {
-  float lanes[kLanes];
-  store(lanes, vector);
-  return *std::min_element(lanes, lanes + kLanes);
+/// What a row's weights tell exactly.
+struct RowWeights {
+  float maximum;  // the others mean nothing where it is infinite
+  double sum = 0;
+  double mean = 0;  // of y, by weight
+};
+
+/// The sum of the weights of a chunk, and of their products with y.
+template <typename Type, bool kWantsProducts>
+double weigh_chunk(const typename Type::Storage* chunk, const Scale& scale, double& weighted) {
+  Line sums{};
+  Line products{};
+  const auto add = [&scale](const Floats& values, Floats& sum, Floats& product) {
+    const Floats y = y_of(values, scale);
+    const Floats weight = weight_of(y);
+    sum = sum + weight;
+    if constexpr (kWantsProducts) {  // what weighs nothing may be -inf, or NaN
+      product = product + weight * select(is_greater(y, splat(kLeastLogWeight)), y, Floats{});
+    }
+  };
+  for (size_t line = 0; line < kChunkLines; ++line) {
+    const Line logits = Type::load_unordered(chunk + line * kLine);
+    add(logits.first, sums.first, products.first);
+    add(logits.second, sums.second, products.second);
+  }
+  weighted = sum_lanes(products.first + products.second);
+  return sum_lanes(sums.first + sums.second);
 }
 
-/// The least and the largest of the values that a mask chooses.
-class Extremes {
- public:
-  ASCEND_SAMPLE_INLINE void add(const Floats& values, const Mask& mask) {
-    least_ = smaller(select(mask, values, splat(kInfinity)), least_);
-    most_ = larger(select(mask, values, splat(-kInfinity)), most_);
-  }
-  ValueRange range() const { return {least_lane(least_), largest_lane(most_)}; }
-
- private:
-  Floats least_ = splat(kInfinity);
-  Floats most_ = splat(-kInfinity);
-};
-
-/// Finds the range of a row's values that its filters keep, by exact weights. What is gathered of
-/// the row stays.
+/// One pass, which fills groups.maxima: the maximum, and what is needed of the sums of chunks, each
+/// relative to its own maximum.
 template <typename Type>
-class ExactRange {
- public:
-  ExactRange(const Row<Type>& row, const RangeFilters& filters, Workspace& work)
-      : row_(row),
-        filters_(filters),
-        work_(work),
-        distances_(work.room_values[1]),
-        weights_(work.room_weights[1]) {
-    scan();
-    if (filters_.needs().sum && is_finite()) {
-      weigh();
+RowWeights weigh_exactly(const Row<Type>& row, const Groups& groups, const RangeFilters& filters,
+                         Workspace& work) {
+  const ChunkSums& chunks = work.chunk_sums;
+  const float temperature = filters.temperature();
+  RowWeights result{
+      scan_chunk_sums(row, groups, chunks, [&](const auto* chunk, float reference, size_t index) {
+        double& weighted = chunks.exponentials[index];
+        const Scale scale{reference, temperature};
+        return !filters.needs().sum   ? 0.0
+               : filters.needs().mean ? weigh_chunk<Type, true>(chunk, scale, weighted)
+                                      : weigh_chunk<Type, false>(chunk, scale, weighted);
+      })};
+  double weighted = 0;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const double sum = chunks.sums[index];
+    if (sum > 0) {
+      const double shift =
+          (double{chunks.maxima[index]} - double{result.maximum}) / double{temperature};
+      const double scale = exp_not_positive(shift);
+      result.sum += scale * sum;
+      weighted += scale * (chunks.exponentials[index] + shift * sum);
     }
   }
+  result.mean = weighted / result.sum;
+  return result;
+}
 
-  /// Of the weights. They mean nothing where the maximum is infinite.
-  double sum() const { return sum_; }
-  /// But for the deviation.
-  const RowFacts& facts() const { return facts_; }
-
-  ValueRange find() {
-    if (!is_finite()) {
-      return {};  // its entries share the mass, or there is none
-    }
-    if (filters_.needs().deviation) {
-      facts_.deviation = deviation_of(row_, facts_.scale.maximum);
-    }
-    return *filters_.range_of(facts_.scale.maximum, *this);
-  }
-
- private:
-  friend RangeFilters;
-
-  /// One pass: the maximum, and the sums of chunks, each relative to its own maximum.
-  void scan() {
-    const Groups groups{kChunkLines, work_.folded_maxima};  // which nobody reads
-    const ChunkSums& chunks = work_.chunk_sums;
-    NoStatus unseen;
-    Floats largest = splat(-kInfinity);
-    for (size_t index = 0; index < row_.chunks(); ++index) {
-      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, groups.maxima, unseen);
-      const float reference = largest_lane(of_chunk);
-      largest = larger(largest, of_chunk);
-      chunks.maxima[index] = reference;
-      chunks.sums[index] = chunks.exponentials[index] = 0;
-      if (filters_.needs().sum && reference > -kInfinity && reference < kInfinity) {
-        if (filters_.needs().mean) {
-          sum_chunk<true>(row_.chunk(index), reference, chunks.sums[index],
-                          chunks.exponentials[index]);
-        } else {
-          sum_chunk<false>(row_.chunk(index), reference, chunks.sums[index],
-                           chunks.exponentials[index]);
-        }
-      }
-    }
-    facts_.scale = {largest_lane(largest), filters_.temperature()};
-  }
-
-  bool is_finite() const { return std::fabs(facts_.scale.maximum) < kInfinity; }
-
-  /// Adds up what chunks weigh.
-  void weigh() {
-    const ChunkSums& chunks = work_.chunk_sums;
-    double weighted = 0;
-    for (size_t index = 0; index < row_.chunks(); ++index) {
-      const double sum = chunks.sums[index];
-      if (sum > 0) {
-        const double shift = (double{chunks.maxima[index]} - double{facts_.scale.maximum}) /
-                             double{facts_.scale.temperature};
-        const double scale = exp_not_positive(shift);
-        sum_ += scale * sum;
-        weighted += scale * (chunks.exponentials[index] + shift * sum);
-      }
-    }
-    facts_.log_sum = std::log(sum_);
-    facts_.mean = weighted / sum_;
-  }
-
-  /// The sum of the weights of a chunk, relative to its maximum, and of their products with y.
-  template <bool kWantsProducts>
-  void sum_chunk(const typename Type::Storage* chunk, float reference, double& sum,
-                 double& weighted) const {
-    const Scale scale{reference, filters_.temperature()};
-    Line sums{};
-    Line products{};
-    const auto add = [](const Floats& y, Floats& sum, Floats& product) {
-      const Floats weight = weight_of(y);
-      sum = sum + weight;
-      if constexpr (kWantsProducts) {  // what weighs nothing may be -inf, or NaN
-        product = product + weight * select(is_greater(y, splat(kLeastLogWeight)), y, Floats{});
-      }
-    };
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      divided(Type::load_unordered(chunk + line * kLine), scale,
-              [&](const Floats& first, const Floats& second) {
-                add(first, sums.first, products.first);
-                add(second, sums.second, products.second);
-              });
-    }
-    sum = sum_lanes(sums.first + sums.second);
-    weighted = sum_lanes(products.first + products.second);
-  }
-
-  // What filters ask for.
-
-  /// The smallest float32 that is not below the bound, which may be above `best`.
-  std::optional<float> first_from(RangeFilter filter, float best) const {
-    const double bound = filters_.bound_of(filter, facts_, best);
-    const auto near = static_cast<float>(bound);
-    return double{near} < bound ? next_above(near) : near;
-  }
-
-  /// The least value from `enough` to `most`, which is a value of the row; `most` if there is none.
-  float least_between(float enough, float most) const {
-    const Floats bound = splat(enough);
-    const Floats upper = splat(most);
-    Floats least = upper;
-    for (size_t line = 0; line < row_.lines(); ++line) {
-      const Line logits = Type::load(row_.line(line));
-      for (const Floats& values : {logits.first, logits.second}) {
-        least = smaller(select(is_at_least(values, bound), values, upper), least);
-      }
-    }
-    return least_lane(least);
-  }
-
-  /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
-  /// entropy| is |y - mean|. Mostly that is among the few that weigh much, and nearly always among
-  /// those that weigh more than 2e-9.
-  std::optional<ValueRange> typical() const {
-    const double target = filters_.typical_p() * sum_;
-    const auto mean = static_cast<float>(facts_.mean);
-    std::optional<float> distance;
-    for (const float depth : {8.0F, 20.0F, kInfinity}) {
-      distance = distance_with(gather_nearest(-depth, mean), target);
-      if (distance.has_value() && *distance < depth + mean) {  // beyond are others as near
-        break;
-      }
-    }
-    return nearer_than(distance.value_or(kInfinity), mean);
-  }
-
-  /// The range of the values above -inf that are no farther than a distance from the mean of y.
-  ValueRange nearer_than(float distance, float mean) const {
-    const Floats bound = splat(distance);
-    const Floats center = splat(mean);
-    Extremes extremes;
-    for (size_t line = 0; line < row_.lines(); ++line) {
-      const Line logits = Type::load(row_.line(line));
-      const auto look = [&](const Floats& y, const Floats& values) {
-        extremes.add(values, is_at_least(bound, absolute(y - center)) &
-                                 is_greater(values, splat(-kInfinity)));
-      };
-      divided(logits, facts_.scale, [&](const Floats& first, const Floats& second) {
-        look(first, logits.first);
-        look(second, logits.second);
-      });
-    }
-    return extremes.range();
-  }
-
-  /// Puts the distances from the mean and the weights of what has a y above a bound into the
-  /// workspace, by ascending id. Returns their number.
-  size_t gather_nearest(float bound, float mean) const {
-    const Floats bounds = splat(bound);
-    const Floats center = splat(mean);
-    size_t count = 0;
-    for (size_t line = 0; line < row_.lines(); ++line) {
-      const auto gather = [&](const Floats& y) {
-        const Mask mask = is_greater(y, bounds);
-        if (bits_of(mask) != 0) {
-          compress(distances_ + count, mask, absolute(y - center));
-          count += compress(weights_ + count, mask, weight_of(y));
-        }
-      };
-      divided(Type::load(row_.line(line)), facts_.scale,
-              [&](const Floats& first, const Floats& second) {
-                gather(first);
-                gather(second);
-              });
-    }
-    return count;
-  }
-
-  /// The least distance with which the gathered weights reach a target, added up by ascending
-  /// distance: found digit by digit of its bits, while what has other digits is left out. None
-  /// where they do not.
-  std::optional<float> distance_with(size_t count, double target) const {
-    constexpr int kDigitBits[] = {12, 10, 10};
-    int shift = 32;
-    uint32_t prefix = 0;
-    double nearer = 0;  // of what has smaller digits
-    for (const int bits_of_digit : kDigitBits) {
-      shift -= bits_of_digit;
-      const uint32_t digits = uint32_t{1} << bits_of_digit;
-      double bins[1U << kDigitBits[0]] = {};
-      const auto digit_of = [&](float distance) {
-        return (std::bit_cast<uint32_t>(distance) >> shift) & (digits - 1);
-      };
-      for (size_t i = 0; i < count; ++i) {
-        bins[digit_of(distances_[i])] += double{weights_[i]};
-      }
-      uint32_t last = digits;  // that weighs anything
-      while (last > 0 && bins[last - 1] == 0) {
-        --last;
-      }
-      uint32_t digit = 0;
-      while (digit < last && nearer + bins[digit] < target) {
-        nearer += bins[digit++];
-      }
-      if (digit == last) {
-        if (shift + bits_of_digit == 32) {
-          return std::nullopt;
-        }
-        --digit;  // as a whole they did: rounding
-      }
-      prefix = prefix << bits_of_digit | digit;
-      size_t left = 0;
-      for (size_t i = 0; i < count; ++i) {
-        if (digit_of(distances_[i]) == digit) {
-          distances_[left] = distances_[i];
-          weights_[left++] = weights_[i];
-        }
-      }
-      count = left;
-    }
-    return std::bit_cast<float>(prefix);
-  }
-
-  const Row<Type>& row_;
-  const RangeFilters& filters_;
-  Workspace& work_;
-  float* const distances_;  // from the mean, of what was gathered
-  float* const weights_;
-  RowFacts facts_{};
-  double sum_ = 0;  // of weights
-};
-
-/// Finds a range that keeps the same values of the row as ExactRange's: by bounds where these
-/// decide.
+/// Finds a range of a row's values that keeps what its filters do, by facts between two ends:
+/// bounds where these decide, else exact facts, whose ends are the same.
 template <typename Type>
 class RangeSearch {
  public:
@@ -312,20 +110,26 @@ class RangeSearch {
     floor_ = last;
     std::optional<ValueRange> found = range();
     floor_ = -kInfinity;
-    if (found.has_value() && *count_above(*found) + k > many) {
+    if (found.has_value() && count_above(*found) + k > many) {
       found.reset();
     }
     return found;
   }
 
-  /// How many values exceed a range; none where not all of them were gathered.
-  std::optional<size_t> count_above(const ValueRange& range) const {
-    if (range.most == maximum_) {
-      return 0;
-    }
-    return range.most < weighed_.bound()
-               ? std::nullopt
-               : std::optional(weighed_.count_from(next_above(range.most)));
+  /// By exact facts alone.
+  ValueRange find_exactly(const RowWeights& weights) {
+    const double deviation =
+        filters_.needs().deviation ? deviation_of(weighed_.row(), maximum_) : 0.0;
+    is_exact_ = true;
+    sum_ = {weights.sum, weights.sum};
+    least_ = {weighed_.scale(), std::log(weights.sum), weights.mean, deviation};
+    most_ = least_;
+    return *filters_.range_of(maximum_, *this);
+  }
+
+  /// How many values exceed the range that was found, whose ends were gathered.
+  size_t count_above(const ValueRange& range) const {
+    return range.most == maximum_ ? 0 : weighed_.count_from(next_above(range.most));
   }
 
  private:
@@ -340,13 +144,13 @@ class RangeSearch {
   /// Where bounds by cheap exponentials do not decide. Apart, so that the compiler optimises what
   /// comes before.
   [[gnu::noinline]] ValueRange find_exactly() {
-    ExactRange<Type> exact(weighed_.row(), filters_, work_);
+    const RowWeights weights = weigh_exactly(weighed_.row(), weighed_.groups(), filters_, work_);
     std::optional<ValueRange> found;
     if (filters_.needs().sum) {
-      const double mean = exact.facts().mean;
-      found = range(bound_sum(RowSum{maximum_, exact.sum()}), {mean - kSlack, mean + kSlack});
+      found = range(bound_sum(RowSum{maximum_, weights.sum}),
+                    {weights.mean - kSlack, weights.mean + kSlack});
     }
-    return found.has_value() ? *found : exact.find();  // a tie, but for rounding
+    return found.has_value() ? *found : find_exactly(weights);  // a tie, but for rounding
   }
 
   /// By what is gathered; none where that does not decide.
@@ -374,6 +178,10 @@ class RangeSearch {
   /// is above, if that is below the floor; none where values lie there too, or may.
   std::optional<float> first_from(RangeFilter filter, float best) {
     const double first = filters_.bound_of(filter, least_, best);
+    if (is_exact_) {  // the smallest float32 that is not below
+      const auto near = static_cast<float>(first);
+      return double{near} < first ? next_above(near) : near;
+    }
     const double second = filters_.bound_of(filter, most_, best);
     const double size = std::fabs(first) + std::fabs(second) + std::fabs(double{maximum_});
     const double margin = 1e-6 * (size + 1);
@@ -391,18 +199,21 @@ class RangeSearch {
     return last;
   }
 
-  /// The least value from `enough` to `most`, or `most`.
-  float least_between(float enough, float most) const {
-    Floats least = splat(most);
-    weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
-      const Mask is_enough = is_at_least(values, splat(enough));
-      least = smaller(select(is_enough, values, splat(most)), least);
-    });
-    return least_lane(least);
+  float least_between(float enough, float most) {
+    if (enough <= weighed_.bound()) {
+      weighed_.gather(WeighedValues<Type>::first_bound(enough));
+    }
+    return weighed_.least_between(enough, most);
   }
 
-  /// What lies nearest to the mean of y, of any that the bounds allow.
-  std::optional<ValueRange> typical() const {
+  /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
+  /// entropy| is |y - mean|.
+  std::optional<ValueRange> typical() {
+    return is_exact_ ? typical_exactly() : typical_by_bounds();
+  }
+
+  /// For any mean and sum that the bounds allow.
+  std::optional<ValueRange> typical_by_bounds() const {
     constexpr int kSteps = 14;
     const double middle = 0.5 * (least_.mean + most_.mean);
     const Floats center = splat(static_cast<float>(middle));
@@ -418,25 +229,18 @@ class RangeSearch {
       });
       (within.total() < enough ? near : far) = distance;
     }
-    return prove(splat(static_cast<float>(far)), center);
+    return prove(weighed_.within(static_cast<float>(far), static_cast<float>(middle)));
   }
 
-  /// The values within a distance of the center, if these are what is kept for every mean and sum
-  /// between the bounds.
-  std::optional<ValueRange> prove(const Floats& distance, const Floats& center) const {
-    const Floats lowest = splat(-kInfinity);
-    const Floats highest = splat(kInfinity);
-    Extremes extremes_of_y;
-    Extremes extremes;
-    weighed_.for_gathered([&](const Floats& values, const Floats& y, const Floats&) {
-      const Mask is_near = is_at_least(distance, absolute(y - center));
-      extremes_of_y.add(y, is_near);
-      extremes.add(values, is_near);
-    });
-    const auto [first, last] = extremes_of_y.range();
-    if (!(first <= last)) {
+  /// A range, if it is what is kept for every mean and sum between the bounds.
+  std::optional<ValueRange> prove(const ValueRange& range) const {
+    if (!(range.least <= range.most)) {
       return std::nullopt;
     }
+    const float first = largest_lane(y_of(splat(range.least), weighed_.scale()));
+    const float last = largest_lane(y_of(splat(range.most), weighed_.scale()));
+    const Floats lowest = splat(-kInfinity);
+    const Floats highest = splat(kInfinity);
     Floats below = lowest;
     Floats above = highest;
     Sum weights;
@@ -452,7 +256,7 @@ class RangeSearch {
       lasts.add(select(is_equal(y, splat(last)), weight, Floats{}));
     });
     const double before = std::max(double{largest_lane(below)}, weighed_.value_below());
-    const double behind{least_lane(above)};
+    const double behind{-largest_lane(-above)};
     const double slack = kSlack * (1 - before);
     const double target = filters_.typical_p();
     const double with_all = weights.total();
@@ -467,7 +271,75 @@ class RangeSearch {
                             (!may_be_last || with_all - lasts.total() < too_little) &&
                             2 * least_.mean - before - double{last} > slack &&
                             behind + double{first} - 2 * most_.mean > slack;
-    return is_certain ? std::optional(extremes.range()) : std::nullopt;
+    return is_certain ? std::optional(range) : std::nullopt;
+  }
+
+  /// Mostly that is among the few that weigh much, and nearly always among those that weigh more
+  /// than 2e-9.
+  ValueRange typical_exactly() {
+    constexpr float kEdge = 0.01F;  // more than rounding changes of a y
+    const double target = filters_.typical_p() * sum_.least;
+    const auto mean = static_cast<float>(least_.mean);
+    std::optional<float> distance;
+    for (const float depth : {8.0F, 20.0F, kInfinity}) {
+      weighed_.gather(WeighedValues<Type>::first_bound(weighed_.value_at(-double{depth})));
+      distance = distance_with(mean, target);
+      if (distance.has_value() && *distance < depth - kEdge + mean) {  // beyond are others as near
+        break;
+      }
+    }
+    return weighed_.within(distance.value_or(kInfinity), mean);
+  }
+
+  /// The least distance from the mean with which the gathered weights reach a target, added up by
+  /// ascending distance: found digit by digit of its bits, while what has other digits is left out.
+  /// None where they do not.
+  std::optional<float> distance_with(float mean, double target) const {
+    float* const distances = work_.room_values[1];
+    float* const weights = work_.room_weights[1];
+    size_t count = 0;
+    weighed_.for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
+      store(distances + count, absolute(y - splat(mean)));
+      store(weights + count, weight);
+      count += kLanes;
+    });
+    constexpr int kDigitBits[] = {12, 10, 10};
+    int shift = 32;
+    uint32_t prefix = 0;
+    double nearer = 0;  // of what has smaller digits
+    for (const int bits_of_digit : kDigitBits) {
+      shift -= bits_of_digit;
+      const uint32_t digits = uint32_t{1} << bits_of_digit;
+      double bins[1U << kDigitBits[0]] = {};
+      const auto digit_of = [&](float distance) {
+        return (std::bit_cast<uint32_t>(distance) >> shift) & (digits - 1);
+      };
+      for (size_t i = 0; i < count; ++i) {
+        bins[digit_of(distances[i])] += double{weights[i]};
+      }
+      double reached = nearer;
+      uint32_t digit = 0;  // the last that weighs anything, if rounding leaves all too little
+      for (uint32_t next = 0; next < digits && reached < target; ++next) {
+        if (bins[next] > 0) {
+          digit = next;
+          nearer = reached;
+          reached += bins[next];
+        }
+      }
+      if (reached < target && shift + bits_of_digit == 32) {
+        return std::nullopt;
+      }
+      prefix = prefix << bits_of_digit | digit;
+      size_t left = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (digit_of(distances[i]) == digit) {
+          distances[left] = distances[i];
+          weights[left++] = weights[i];
+        }
+      }
+      count = left;
+    }
+    return std::bit_cast<float>(prefix);
   }
 
   const RangeFilters& filters_;
@@ -477,13 +349,24 @@ class RangeSearch {
   SumBounds sum_{};            // of weights
   RowFacts least_{};           // with the least of what each fact may be
   RowFacts most_{};            // with the most
+  bool is_exact_ = false;      // then both are the same
   float floor_ = -kInfinity;   // nobody asks what is kept below
   double lowest_ = kInfinity;  // that was asked about
 };
 
+/// By exact facts alone, of any row.
 template <typename Type>
 ValueRange find_range_exactly(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
-  return ExactRange<Type>(row, filters, work).find();
+  const Groups groups{kSegmentLines, work.maxima};
+  const RowWeights weights = weigh_exactly(row, groups, filters, work);
+  if (!(std::fabs(weights.maximum) < kInfinity)) {
+    return {};  // its entries share the mass, or there is none
+  }
+  const ScannedRow scanned{.has = filters.needs(),
+                           .quotients = {weights.maximum, filters.temperature()},
+                           .maximum = weights.maximum};
+  WeighedValues<Type> weighed(row, scanned, groups, work);
+  return RangeSearch<Type>(filters, weighed, work).find_exactly(weights);
 }
 
 /// By bounds, where these decide.

@@ -87,7 +87,7 @@ class RangedDraw {
     Candidates found = first_of_total_order(row_, groups_, wanted(), work_);
     const std::optional<ValueRange> among = search.find_among(found, wanted(), k);
     const ValueRange range = among.has_value() ? *among : search.find();
-    const size_t above = search.count_above(range).value_or(row_.vocab_size());
+    const size_t above = search.count_above(range);
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
     }

@@ -13,17 +13,10 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Calls `visit` with the y of each lane of a line, by a scale whose maximum none exceeds. NaN
-/// stays that.
-template <typename Visit>
-ASCEND_SAMPLE_INLINE void divided(const Line& logits, const Scale& scale, Visit visit) {
-  const Floats reference = splat(scale.maximum);
-  if (scale.temperature == 1.0F) {
-    visit(logits.first - reference, logits.second - reference);
-  } else {
-    const Floats divisor = splat(scale.temperature);
-    visit((logits.first - reference) / divisor, (logits.second - reference) / divisor);
-  }
+/// The y of values, none of which exceeds the scale's maximum. NaN stays that.
+ASCEND_SAMPLE_INLINE Floats y_of(const Floats& values, const Scale& scale) {
+  const Floats difference = values - splat(scale.maximum);
+  return scale.temperature == 1.0F ? difference : difference / splat(scale.temperature);
 }
 
 /// exp(y), and exactly 0 where that is nothing, for NaN too.
@@ -81,11 +74,9 @@ class WeighedValues {
     Sum approximate;
     Sum products;
     Sum approximate_products;
-    const Floats reference = splat(scale_.maximum);
-    const Floats divisor = splat(scale_.temperature);
     for (size_t i = 0; i < count_; i += kLanes) {
       const Floats values = load_floats(values_ + i);
-      const Floats y = (values - reference) / divisor;
+      const Floats y = y_of(values, scale_);
       const Floats weight = weight_of(y);
       store(work_.room_values[0] + i, y);
       store(work_.room_weights[0] + i, weight);
@@ -132,6 +123,31 @@ class WeighedValues {
       visit(load_floats(values_ + i), load_floats(work_.room_values[0] + i),
             load_floats(work_.room_weights[0] + i));
     }
+  }
+
+  /// The least of what was gathered from `enough` to `most`; `most` if there is none.
+  float least_between(float enough, float most) const {
+    Floats least = splat(most);
+    for_gathered([&](const Floats& values, const Floats&, const Floats&) {
+      const Mask is_enough = is_at_least(values, splat(enough));
+      least = smaller(select(is_enough, values, splat(most)), least);
+    });
+    return -largest_lane(-least);
+  }
+
+  /// The least and the largest of what was gathered whose y is no farther than a distance from a
+  /// center.
+  ValueRange within(float distance, float center) const {
+    const Floats lowest = splat(-kInfinity);
+    Floats least = splat(kInfinity);
+    Floats most = lowest;
+    for_gathered([&](const Floats& values, const Floats& y, const Floats&) {
+      const Mask is_near =
+          is_at_least(splat(distance), absolute(y - splat(center))) & is_greater(values, lowest);
+      least = smaller(select(is_near, values, splat(kInfinity)), least);
+      most = larger(select(is_near, values, lowest), most);
+    });
+    return {-largest_lane(-least), largest_lane(most)};
   }
 
   // What it tells of the row.

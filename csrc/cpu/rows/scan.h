@@ -231,13 +231,12 @@ inline double add_chunks(const float* maxima, const double* sums, size_t count, 
   return sum(exponentials, count);
 }
 
-/// Fills groups.maxima, and adds up the exponentials in the same pass. Every chunk is summed
-/// relative to its own maximum, in a fixed order, so that the result is a function of the row
-/// alone. The sum means nothing for a row with +inf. `sum_chunk` returns what sum_exponentials does
-/// of the chunk at an index; of one without any weight it is not asked.
+/// Fills groups.maxima, and the maxima and sums of chunks in the same pass, each relative to its
+/// own maximum. Returns that of the row. `sum_chunk` returns what sum_exponentials does of the
+/// chunk at an index; of one without any weight it is not asked.
 template <typename Type, typename SumChunk>
-RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks,
-                SumChunk sum_chunk) {
+float scan_chunk_sums(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks,
+                      SumChunk sum_chunk) {
   float* maxima = groups.maxima;
   NoStatus seen;
   Floats largest = splat(-kInfinity);
@@ -250,7 +249,15 @@ RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chu
     chunks.maxima[index] = reference;
     chunks.sums[index] = reference == -kInfinity ? 0.0 : sum_chunk(chunk, reference, index);
   }
-  const float maximum = largest_lane(largest);
+  return largest_lane(largest);
+}
+
+/// Every chunk is summed in a fixed order, so that the result is a function of the row alone. The
+/// sum means nothing for a row with +inf.
+template <typename Type, typename SumChunk>
+RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks,
+                SumChunk sum_chunk) {
+  const float maximum = scan_chunk_sums(row, groups, chunks, sum_chunk);
   return {maximum,
           add_chunks(chunks.maxima, chunks.sums, row.chunks(), maximum, chunks.exponentials)};
 }
