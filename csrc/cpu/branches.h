@@ -237,7 +237,7 @@ size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
   if (drawn.has_value()) {
     return *drawn;
   }
-  const ValueRange range = find_range(row, filters, work);
+  const ValueRange range = find_range_exactly(row, filters, work);
   return sample_edited(keep_range(row, range, scratch, work), arguments, scratch, work);
 }
 
