@@ -63,7 +63,6 @@ class Maker : RowMaker {
     made.is_need_logits = one_in(2);
     made.placement = pick({Placement::kHeap, Placement::kBeforeGuard, Placement::kBehindGuard});
     made.has_used_scratch = !one_in(3);
-    below(3);
     made.history = {double{uniform()} * 16 - 2, static_cast<uint8_t>(below(3))};
     if (made.is_second) {
       make_second(made, values);
