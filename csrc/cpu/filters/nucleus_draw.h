@@ -83,8 +83,9 @@ class NucleusDraw {
     const WeightedSet around = narrowed(targets);
     const auto least = end_at(targets.least, around, 1 + kUnsure);
     const auto most = end_at(targets.most, around, 1 - kUnsure);
-    is_gathered_ = least.has_value() && most.has_value();
-    if (!is_gathered_ || (arguments_.needs_end() && least->cut != most->cut)) {
+    const bool has_ends = least.has_value() && most.has_value();
+    is_gathered_ = has_ends || weighed_.weight() > targets.most;
+    if (!has_ends || (arguments_.needs_end() && least->cut != most->cut)) {
       return std::nullopt;
     }
     const double end = (double{most->cut.value} - weighed_.scanned().maximum) / temperature();
@@ -107,13 +108,9 @@ class NucleusDraw {
     if (!arguments_.is_drawn()) {
       return find_equal(row, maximum, 0, weighed_.groups());
     }
-    const auto drawn =
-        draw_by_rank(contiguous(*arguments_.noise, most.count, scratch_),
-                     {least.count, most.count, sum, maximum}, arguments_, work_, [&](size_t rank) {
-                       return find_quantile<Weight::kOne>(
-                           gathered, maximum, static_cast<double>(rank),
-                           {{work_.room_values[1], nullptr}, {work_.weights, nullptr}});
-                     });
+    const auto drawn = draw_by_rank(
+        contiguous(*arguments_.noise, most.count, scratch_),
+        {least.count, most.count, sum, maximum, work_.values, weighed_.count()}, arguments_, work_);
     return drawn.has_value()
                ? std::optional(find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above,
                                           weighed_.groups()))

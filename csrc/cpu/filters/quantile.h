@@ -142,53 +142,6 @@ class QuantileSearch {
                {work.room_values[1], work.room_weights[1]}},
         sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
 
-  /// Gathers the logits from below the likely quantile of a target up to prefix.value, if they are
-  /// few; else null.
-  const WeightedSet* gather_few(float low, const KnownPrefix& prefix, double target) {
-    constexpr double kDeviations = 3.0;
-    const Bracket bracket =
-        narrow<Weight::kExponential, false>(sample_, {low, prefix.value}, maximum_,
-                                            target - prefix.weight, kDeviations, inside_, rooms_);
-    if (!(bracket.low < prefix.value) || share_from(bracket.low) >= kFew) {
-      return nullptr;
-    }
-    gathered_.count_above = prefix.count;
-    gathered_.weight_above = prefix.weight;
-    gathered_ =
-        gather<Weight::kExponential, false>(row_, {bracket.low, prefix.value}, maximum_, gathered_);
-    has_all_from_ = bracket.low;
-    return gathered_.size == 0 ? nullptr : &gathered_;
-  }
-
-  /// The quantile in a set of a target that it exceeds; unless for Weight::kOne, it was weighed.
-  template <Weight kWeight>
-  Quantile find_in(const WeightedSet& set, double target) const {
-    return find_quantile<kWeight>(set, maximum_, target, rooms_);
-  }
-
-  /// How many logits are above a value; where that is itself above prefix.value of the last search,
-  /// perhaps fewer.
-  size_t count_above(float bound) const {
-    if (has_all_from_ <= bound) {
-      return gathered_.count_above + count_greater(gathered_, bound);
-    }
-    const Floats bounds = splat(bound);
-    Counter first;
-    Counter second;
-    for (size_t index = 0; index < row_.chunks(); ++index) {
-      const auto* chunk = row_.chunk(index);
-      for (size_t i = 0; i < kChunk; i += kLine) {
-        const Line line = Type::load(chunk + i);
-        first.add(is_greater(line.first, bounds));
-        second.add(is_greater(line.second, bounds));
-      }
-    }
-    return first.total() + second.total();
-  }
-
-  /// Whether the last search had few enough logits above the quantile.
-  bool has_gathered_all_above() const { return has_all_from_ < kInfinity; }
-
   /// The quantile where the cumulated weight exceeds `target`: from `low` to prefix.value.
   template <Weight kWeight>
   Quantile find(float low, const KnownPrefix& prefix, double target) {

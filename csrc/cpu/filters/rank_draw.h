@@ -19,6 +19,20 @@ struct RankedNucleus {
   size_t most;
   SumBounds sum;
   float maximum;
+  const float* values;  // all of the nucleus, in any order, and perhaps less
+  size_t count;
+
+  double exponential_of(float value) const {
+    return exp_not_positive(double{value} - double{maximum});
+  }
+  /// The largest value, but for rounding, that has no larger exponential; -inf where none has.
+  float value_with(double exponential) const {
+    if (!(exponential > 0)) {
+      return -kInfinity;
+    }
+    const auto value = static_cast<float>(double{maximum} + std::log(exponential));
+    return exponential_of(value) > exponential ? next_below(value) : value;
+  }
 };
 
 /// A rank, and where it is.
@@ -35,17 +49,17 @@ inline bool is_surely_less(double score, double other, double difference, double
 }
 
 /// The rank that is drawn from every such nucleus; none where that is not one rank. `q` is the
-/// noise of the ranks, `quantile_of` finds one.
-template <typename QuantileOf>
-std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
-                                      const RowArguments& arguments, Workspace& work,
-                                      QuantileOf quantile_of) {
+/// noise of the ranks.
+inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
+                                             const RowArguments& arguments, Workspace& work) {
+  const WeightedSet values{const_cast<float*>(nucleus.values), nullptr, nucleus.count};
+  const auto quantile_of = [&](size_t rank) {
+    return find_quantile<Weight::kOne>(values, nucleus.maximum, static_cast<double>(rank),
+                                       {{work.room_values[1], nullptr}, {work.weights, nullptr}});
+  };
   const SumBounds& sum = nucleus.sum;
   const bool softmaxes_again = arguments.rules.softmaxes_again;
-  const auto exponential_of = [&](const Quantile& at) {
-    return exp_not_positive(double{at.value} - double{nucleus.maximum});
-  };
-  const double end = exponential_of(quantile_of(nucleus.most - 1));
+  const double end = nucleus.exponential_of(quantile_of(nucleus.most - 1).value);
   // The last weight over the first is at least:
   const double ratio = softmaxes_again ? exp_not_positive(end / sum.most - 1 / sum.least) : end;
   const Contenders contenders =
@@ -55,23 +69,40 @@ std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucle
   }
   const double inverse = (1 / sum.least + 1 / sum.most) / 2;
   const double spread = softmaxes_again ? 1 / sum.least - inverse : 0.0;
-  FoundRank found[Contenders::kMost];
   double exponentials[Contenders::kMost];
   double scores[Contenders::kMost];
-  size_t best = 0;
-  for (size_t i = 0; i < contenders.count; ++i) {
-    found[i] = {contenders.ranks[i], quantile_of(contenders.ranks[i])};
-    exponentials[i] = exponential_of(found[i].at);
-    scores[i] = arguments.draw_weight(exponentials[i], inverse) /
-                double{__builtin_fabsf(q[found[i].rank]) + arguments.eps};
-    best = scores[i] > scores[best] ? i : best;
+  size_t best = contenders.count - 1;
+  Quantile found{};  // of the best one
+  // From the least noise on, which mostly wins.
+  for (size_t i = contenders.count; i-- > 0;) {
+    const size_t rank = contenders.ranks[i];
+    const double noise{__builtin_fabsf(q[rank]) + arguments.eps};
+    const auto set = [&](double exponential) {
+      exponentials[i] = exponential;
+      scores[i] = arguments.draw_weight(exponential, inverse) / noise;
+    };
+    if (i != best) {
+      // With the exponential of so much weight it loses, but for a little.
+      set(arguments.exponential_with(scores[best] * noise * (1 - 4e-5), inverse));
+      const double difference = exponentials[i] - exponentials[best];
+      if (is_surely_less(scores[i], scores[best], difference, spread) &&
+          rank >= count_greater(values, nucleus.value_with(exponentials[i]))) {
+        continue;  // its value is no larger
+      }
+    }
+    const Quantile at = quantile_of(rank);
+    set(nucleus.exponential_of(at.value));
+    if (i == best || scores[i] > scores[best]) {
+      best = i;
+      found = at;
+    }
   }
-  bool is_certain = found[best].rank < nucleus.least;
+  bool is_certain = contenders.ranks[best] < nucleus.least;
   for (size_t i = 0; i < contenders.count; ++i) {
     const double difference = exponentials[i] - exponentials[best];
     is_certain &= i == best || is_surely_less(scores[i], scores[best], difference, spread);
   }
-  return is_certain ? std::optional<FoundRank>(found[best]) : std::nullopt;
+  return is_certain ? std::optional<FoundRank>({contenders.ranks[best], found}) : std::nullopt;
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

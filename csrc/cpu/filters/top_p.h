@@ -31,19 +31,14 @@ class TopP {
 
   /// The drawn id, and what is kept.
   size_t sample() {
-    for (const size_t wanted : {kFewCandidates, kMostCandidates}) {
-      candidates_ = first_of_total_order(row_, groups_, wanted, work_);
-      if (const size_t count = count_kept(wanted); count != 0) {
-        note(count);
-        return sample_candidates(count);
-      }
-    }
-    return sample_large();
+    candidates_ = first_of_total_order(row_, groups_, kMostCandidates, work_);
+    const size_t count = count_kept();
+    return count != 0 ? sample_candidates(count) : sample_large();
   }
 
  private:
-  /// The number of kept candidates if they hold all that is kept, else 0. `wanted` were asked for.
-  size_t count_kept(size_t wanted) const {
+  /// The number of kept candidates if they hold all that is kept, else 0.
+  size_t count_kept() const {
     exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
     const size_t count =
         count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, arguments_.target());
@@ -51,12 +46,9 @@ class TopP {
       return static_cast<float>(work_.exponentials[rank] / sum_.sum);
     });
     // Where there are no others, even a nucleus that does not reach p is complete.
-    const bool are_all = candidates_.count < wanted || staying < candidates_.count;
+    const bool are_all = candidates_.count < kMostCandidates || staying < candidates_.count;
     return count == 0 ? (are_all ? staying : 0) : std::min(count, staying);
   }
-
-  /// Tells the next row how many were kept.
-  void note(size_t count) { scratch_.history.note_large(count > kMostGathered); }
 
   size_t draw_segmented(const Cut& cut) const {
     const float temperature = 1.0F;  // the row is divided
@@ -66,6 +58,7 @@ class TopP {
   }
 
   size_t sample_candidates(size_t count) const {
+    scratch_.history.note_large(false);
     write_candidates(candidates_, count, arguments_.kept);
     if (arguments_.segments.has_value()) {
       return draw_segmented({candidates_.values[count - 1], candidates_.ids[count - 1]});
@@ -85,7 +78,7 @@ class TopP {
                                 work_.scores)];
   }
 
-  /// What is above the last candidate's value.
+  /// What is above the last candidate's value: of few large values, no sample of the row tells.
   KnownPrefix prefix_of_candidates() const {
     KnownPrefix prefix{candidates_.values[candidates_.count - 1], 0, 0.0};
     for (; candidates_.values[prefix.count] > prefix.value; ++prefix.count) {
@@ -104,40 +97,32 @@ class TopP {
   /// Of more than the candidates.
   size_t sample_large() {
     QuantileSearch<Type> search(row_, sum_.maximum, work_.values, work_);
-    const KnownPrefix prefix = prefix_of_candidates();
     const double target = arguments_.target() * sum_.sum;
-    const Quantile end =
-        search.template find<Weight::kExponential>(lowest_of_nucleus(), prefix, target);
+    const Quantile end = search.template find<Weight::kExponential>(lowest_of_nucleus(),
+                                                                    prefix_of_candidates(), target);
     const Nucleus nucleus = staying(cut<Weight::kExponential>(end, sum_.maximum, target));
+    scratch_.history.note_large(nucleus.count() > kMostGathered);
     const TopKEnd kept{nucleus.end.value, nucleus.equals};
-    note(nucleus.count());
     if (arguments_.wants_kept()) {
       write_kept(row_, kept.value, kept.equals, arguments_.kept.data());
     }
     if (arguments_.segments.has_value()) {
       return draw_segmented(cut_of(row_, kept));
     }
-    return arguments_.is_drawn() ? draw_ranked(nucleus, prefix, search) : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(nucleus) : candidates_.ids[0];
   }
 
-  size_t draw_ranked(const Nucleus& nucleus, const KnownPrefix& prefix,
-                     QuantileSearch<Type>& search) const {
+  size_t draw_ranked(const Nucleus& nucleus) const {
     const size_t count = nucleus.count();
     const float* q = contiguous(*arguments_.noise, count, scratch_);
-    const auto drawn = draw_by_rank(
-        q, {count, count, bound_sum(sum_), sum_.maximum}, arguments_, work_, [&](size_t rank) {
-          return rank < candidates_.count ? Quantile{candidates_.values[rank]}
-                 : rank < nucleus.end.count_above
-                     ? search.template find<Weight::kOne>(nucleus.end.value, prefix,
-                                                          static_cast<double>(rank))
-                     : nucleus.end;
-        });
-    if (!drawn.has_value()) {
-      return draw_from_sorted(q, nucleus);
-    }
-    return drawn->rank < candidates_.count
-               ? candidates_.ids[drawn->rank]
-               : find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above);
+    const WeightedSet values = gather<Weight::kOne, false>(
+        row_, {nucleus.end.value, kInfinity}, sum_.maximum, {work_.values, work_.weights});
+    const auto drawn =
+        draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values.values, values.size},
+                     arguments_, work_);
+    return drawn.has_value()
+               ? find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above, groups_)
+               : draw_from_sorted(q, nucleus);
   }
 
   /// For noise that leaves the draw open: the whole nucleus in order.

@@ -11,8 +11,6 @@ inline constexpr size_t kMostCandidates = kMaxTopK;
 /// Candidates are sorted as they are collected, a few more than are wanted; beyond this many, the
 /// wanted ones are picked first.
 inline constexpr size_t kMostSorted = 2 * kMostCandidates;
-/// Candidates that are tried first: most nuclei are smaller.
-inline constexpr size_t kFewCandidates = 48;
 /// What is gathered at most of a nucleus whose end bounds of the sum tell.
 inline constexpr size_t kMostGathered = 16384;
 inline constexpr size_t kSampleLines = 128;  // of a sample of a row
