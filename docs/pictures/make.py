@@ -409,7 +409,11 @@ def draw_cpu_kernel() -> Figure:
             "B: top-p alone",
             (
                 ("maxima and a cheap sum", "four operations an exponential,\nright within fixed factors", FOREIGN),
-                ("what weighs most, exactly", "bounds of the sum leave two ends;\nthe same token? the result", COMPILED),
+                (
+                    "what weighs most, exactly",
+                    "bounds of the sum leave two ends;\nthe same token? the result",
+                    COMPILED,
+                ),
                 ("the exact sum", "in chunks, in a fixed order", FOREIGN),
                 ("the nucleus' end", "the 48 or 1024 best, or a search:\nsample, bracket, what is inside", COMPILED),
                 ("draw", "by rank: noise leaves few a chance;\nor by segment and place", COMPILED),
