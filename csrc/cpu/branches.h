@@ -173,13 +173,11 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
 template <typename Type>
 size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
                     const RowArguments& arguments, Scratch& scratch, Workspace& work) {
-  const std::optional<size_t> drawn =
-      RangedDraw<Type>(row, filters, arguments, scratch, work).draw();
-  if (drawn.has_value()) {
+  RangedDraw<Type> ranged(row, filters, arguments, scratch, work);
+  if (const std::optional<size_t> drawn = ranged.draw()) {
     return *drawn;
   }
-  const ValueRange range = find_range_exactly(row, filters, work);
-  return sample_edited(keep_range(row, range, scratch, work), arguments, scratch, work);
+  return sample_edited(keep_range(row, ranged.range(), scratch, work), arguments, scratch, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other

@@ -402,17 +402,21 @@ def draw_cpu_kernel() -> Figure:
                 ("a threshold", "from maxima of groups, that at\nleast k logits reach", FOREIGN),
                 ("candidates", "what is above it; ties at\nthe threshold by id", COMPILED),
                 ("order", "value, then id: by digits of\nthe bits that differ", COMPILED),
-                ("softmax, top-p, draw", "float64, at most 1024 values;\nq of the kept ranks only", COMPILED),
+                ("softmax, top-p, min-p, draw", "float64, at most 1024 values;\nq of the kept ranks only", COMPILED),
             ),
         ),
         (
             "B: top-p alone",
             (
-                ("maxima and a rough sum", "bounds agree about the 48 best\nand the draw? the result", FOREIGN),
-                ("everything above a bound", "gathered and weighed;\nbounds agree? the result", FOREIGN),
+                ("maxima and a cheap sum", "four operations an exponential,\nright within fixed factors", FOREIGN),
+                (
+                    "what weighs most, exactly",
+                    "bounds of the sum leave two ends;\nthe same token? the result",
+                    COMPILED,
+                ),
                 ("the exact sum", "in chunks, in a fixed order", FOREIGN),
-                ("the nucleus' end", "sample, bracket, search", COMPILED),
-                ("draw from q alone", "which ranks could still win? mostly\none, which is then located", FOREIGN),
+                ("the nucleus' end", "the 48 or 1024 best, or a search:\nsample, bracket, what is inside", COMPILED),
+                ("draw", "by rank: noise leaves few a chance;\nor by segment and place", COMPILED),
             ),
         ),
         (
@@ -425,7 +429,7 @@ def draw_cpu_kernel() -> Figure:
             ),
         ),
     )
-    labels = {(1, 0): "no", (1, 1): "no", (2, 2): "some"}
+    labels = {(1, 1): "no", (2, 2): "some"}
     width, height, step, top = 286, 76, 102, 122
     for column, (name, boxes) in enumerate(columns):
         left = 30 + 307 * column

@@ -1,13 +1,30 @@
 """Filters that keep a range of a row's values: which rows have some, and their numbers in a step.
 
-They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
-operator finds the range (`csrc/cpu/filters/range_search.h`), elsewhere torch's operators (`device_ranges.py`).
-docs/filters.md has the definitions, section "Ranges of values".
+They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU the kernel
+finds the range (`csrc/cpu/filters/range_search.h`), elsewhere torch's operators (`device_ranges.py`). docs/filters.md
+has the definitions, section "Ranges of values".
 
-A new filter is a field of `Stage.RANGE` in `SamplingParams`, behind the last one and before those of xtc; at the same
-place its name in the kernel's `RangeFilter` (`csrc/cpu/calls.h`) and its formula in `kRangeFormulas`
-(`csrc/cpu/filters/range_filters.h`); an entry of `device_ranges.WEIGHT_BOUNDS`, or code in `DeviceRanges`; `keep_range`
-of the reference; and rows of `tests/sampling/test_value_ranges.py`.
+A new filter that keeps a range of values has these places:
+
+1. `requests/params.py`: a field of `Stage.RANGE`, behind the last one and before those of xtc, and its line in the
+   docstring. 0 switches it off; `typical_p` alone is off at 1. `NUMBERS` below follows the order of the fields.
+2. `csrc/cpu/calls.h`: its name in the enum `RangeFilter`, at the same place. `csrc/cpu/filters/range_filters.h`: a row
+   of `kRangeFormulas`, at the same place: what it needs of the row, and the least value that it keeps. What is no
+   lower bound, as `typical_p`, needs a step in `RangeFilters::range_of` as well.
+3. `device_ranges.py`: an entry of `WEIGHT_BOUNDS` if it bounds what a value must weigh, else a branch in
+   `DeviceRanges`, as `top_n_sigma` has.
+4. `reference/distribution.py`: `keep_range`, in float64.
+5. Tests: `FILTERS` in `tests/sampling/test_value_ranges.py`, and rows computed by hand; `near_ranges` in
+   `tests/sampling/oracle.py`; `random_range` in `tests/sampling/run_rows.py`; `OUT_OF_RANGE` in
+   `tests/sampling/test_params.py`.
+6. The tables of docs/filters.md and docs/sampling.md, and, in `ascend_sample/requests`, those of the engines that have
+   it.
+
+Nothing else names it. `keeps_range` finds the rows by the fields; graphs refuse such rows (`static/edits.py`), and
+ranks that share a vocabulary gather them (`vocabulary_parallel/step.py`).
+
+`min_p` is no such field. It is one of `Stage.DISTRIBUTION`, beside top-k and top-p, and the operators apply it after
+these. It has a number here for rows that trigger xtc alone: there it is measured before the best ids go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Which route each row of a batch takes, decided on the host from what is known there.
 
-A row's route depends on its own parameters, the dtype of its logits and the device, never on the other rows; so neither
-do its results. The rules stand in one table, in order: the first that holds for a row is the row's.
+`choose_rules` goes through one table, `RULES`: the first rule that holds for a row is the row's. It depends on the
+row's own parameters, on the dtype of its logits and on what the device has (`abilities_of`). Other rows change what
+serves it in two places, and its result in none: `group_rows` lets an operator take rows of another route along where
+that costs a launch less, and one edited row makes all rows float32 where `are_served_alike_in_float32`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 // The pass over a row of which a range of values or a nucleus is kept: maxima, cheap exponentials,
-// and the standard
-// deviation of its values, as far as they are asked for.
+// and the standard deviation of its values, as far as they are asked for.
 #pragma once
 
 #include <algorithm>

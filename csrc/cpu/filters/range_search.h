@@ -206,6 +206,13 @@ class RangeSearch {
     return weighed_.least_between(enough, most);
   }
 
+  /// Unless more is gathered already.
+  void gather_above(float bound) {
+    if (bound < weighed_.bound()) {
+      weighed_.gather(bound);
+    }
+  }
+
   /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
   /// entropy| is |y - mean|.
   std::optional<ValueRange> typical() {
@@ -277,15 +284,15 @@ class RangeSearch {
   /// Mostly that is among the few that weigh much, and nearly always among those that weigh more
   /// than 2e-9.
   ValueRange typical_exactly() {
-    constexpr float kEdge = 0.01F;  // more than rounding changes of a y
+    constexpr double kEdge = 0.01;  // more than rounding changes of a y
     const double target = filters_.typical_p() * sum_.least;
     const auto mean = static_cast<float>(least_.mean);
     std::optional<float> distance;
-    for (const float depth : {8.0F, 20.0F, kInfinity}) {
-      weighed_.gather(WeighedValues<Type>::first_bound(weighed_.value_at(-double{depth})));
+    for (const double depth : {8.0, 20.0, double{kInfinity}}) {
+      gather_above(WeighedValues<Type>::first_bound(weighed_.value_at(-depth)));
       distance = distance_with(mean, target);
-      if (distance.has_value() && *distance < depth - kEdge + mean) {  // beyond are others as near
-        break;
+      if (distance.has_value() && mean - *distance > weighed_.value_below() + kEdge) {
+        break;  // else what is not gathered may be as near
       }
     }
     return weighed_.within(distance.value_or(kInfinity), mean);

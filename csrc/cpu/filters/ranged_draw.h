@@ -28,7 +28,7 @@ class RangedDraw {
         work_(work),
         groups_{kSegmentLines, work.maxima} {}
 
-  /// The drawn id, and the row's status; none where a copy of the row is drawn from, which is
+  /// The drawn id, and the row's status; none where a copy of the range is drawn from, which is
   /// always right.
   std::optional<size_t> draw() {
     if (!is_served()) {
@@ -46,13 +46,18 @@ class RangedDraw {
     if (uses_k()) {
       return draw_sorted(search);
     }
-    const ValueRange range = search.find();
-    if (arguments_.needs_list() && range.most < scanned->maximum) {
+    range_ = search.find();
+    if (arguments_.needs_list() && range_->most < scanned->maximum) {
       return std::nullopt;  // what is listed has no end above
     }
     return arguments_.uses_p()
-               ? NucleusDraw<Type>(weighed, range, arguments_, scratch_, work_).draw()
-               : draw_segmented(range);
+               ? NucleusDraw<Type>(weighed, *range_, arguments_, scratch_, work_).draw()
+               : draw_segmented(*range_);
+  }
+
+  /// What is to be copied where no id was drawn.
+  ValueRange range() const {
+    return range_.has_value() ? *range_ : find_range_exactly(row_, filters_, work_);
   }
 
  private:
@@ -86,7 +91,10 @@ class RangedDraw {
     const auto k = static_cast<size_t>(arguments_.k);
     Candidates found = first_of_total_order(row_, groups_, wanted(), work_);
     const std::optional<ValueRange> among = search.find_among(found, wanted(), k);
-    const ValueRange range = among.has_value() ? *among : search.find();
+    if (!among.has_value()) {
+      range_ = search.find();
+    }
+    const ValueRange range = among.has_value() ? *among : *range_;
     const size_t above = search.count_above(range);
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
@@ -122,6 +130,7 @@ class RangedDraw {
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
+  std::optional<ValueRange> range_;  // of all of the row
 };
 
 /// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it,
