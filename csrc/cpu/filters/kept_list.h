@@ -13,6 +13,7 @@
 #include "cpu/rows/row.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
+#include "cpu/vectors/total_order.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -93,18 +94,21 @@ void list_kept(const Row<Type>& row, const Groups& groups, const Cut& cut, const
 }
 
 /// Lists candidates that are kept, whose values are divided already and whose exponentials are in
-/// the workspace. They are few: a place is how many have a smaller id.
+/// the workspace.
 inline void list_ranks(const Candidates& kept, float maximum, KeptList& list, Workspace& work) {
   list.resize(kept.count);
   const double log_total = std::log(sum(work.exponentials, kept.count));
+  // Ranks sorted by values that fall as the ids rise.
+  Candidates by_rank{work.values, work.ids};
   for (size_t rank = 0; rank < kept.count; ++rank) {
-    const uint32_t id = kept.ids[rank];
-    uint32_t place = 0;
-    for (size_t other = 0; other < kept.count; ++other) {
-      place += kept.ids[other] < id ? 1U : 0U;
-    }
+    by_rank.append(value_of_ordinal(-static_cast<int32_t>(kept.ids[rank])), rank);
+  }
+  Candidates by_id{work.room_values[0], reinterpret_cast<uint32_t*>(list.ids())};
+  sort(by_rank, work.keys, work.other_keys, by_id);
+  for (size_t place = 0; place < kept.count; ++place) {
+    const uint32_t rank = by_id.ids[place];
     const double difference = double{kept.values[rank]} - double{maximum};
-    list.ids()[place] = static_cast<int32_t>(id);
+    list.ids()[place] = static_cast<int32_t>(kept.ids[rank]);
     list.log_probs()[place] = log_prob(difference, log_total);
   }
 }

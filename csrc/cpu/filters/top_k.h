@@ -111,11 +111,7 @@ inline Candidates sort_first(Candidates& candidates, size_t k, Workspace& work) 
     keep_largest(candidates, k);
   }
   Candidates sorted{work.sorted_values, work.sorted_ids};
-  if (candidates.count <= kFewSorted) {
-    sort_few(candidates, sorted);
-  } else {
-    sort_many(candidates, work.keys, work.other_keys, sorted);
-  }
+  sort(candidates, work.keys, work.other_keys, sorted);
   sorted.count = sorted.count < k ? sorted.count : k;
   return sorted;
 }

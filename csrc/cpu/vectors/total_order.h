@@ -229,4 +229,14 @@ inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* ot
   }
 }
 
+/// Sorts candidates from ascending ids into the total order, with that room for keys.
+inline void sort(const Candidates& candidates, uint64_t* keys, uint64_t* others,
+                 Candidates& sorted) {
+  if (candidates.count <= kFewSorted) {
+    sort_few(candidates, sorted);
+  } else {
+    sort_many(candidates, keys, others, sorted);
+  }
+}
+
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
