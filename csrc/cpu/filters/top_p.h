@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "cpu/draws/segments.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/quantile.h"
@@ -58,17 +57,16 @@ class TopP {
   /// Tells the next row how many were kept.
   void note(size_t count) { scratch_.history.note_large(count > kMostGathered); }
 
-  size_t draw_segmented(const Cut& cut) const {
-    const float temperature = 1.0F;  // the row is divided
-    return draw_listed(
-        SegmentedDraw<Type>(row_, groups_, sum_.maximum, temperature, *arguments_.segments, work_),
-        cut, arguments_, work_);
+  size_t draw_segmented(const Kept& kept) const {
+    const Scale scale{sum_.maximum, 1.0F};  // the row is divided
+    return *draw_kept(row_, groups_, scale, {kept}, arguments_, work_);
   }
 
   size_t sample_candidates(size_t count) const {
     write_candidates(candidates_, count, arguments_.kept);
     if (arguments_.segments.has_value()) {
-      return draw_segmented({candidates_.values[count - 1], candidates_.ids[count - 1]});
+      return draw_segmented(
+          {.value = candidates_.values[count - 1], .last_id = candidates_.ids[count - 1]});
     }
     if (!arguments_.is_drawn()) {
       return candidates_.ids[0];
@@ -109,13 +107,13 @@ class TopP {
     const Quantile end =
         search.template find<Weight::kExponential>(lowest_of_nucleus(), prefix, target);
     const Nucleus nucleus = staying(cut<Weight::kExponential>(end, sum_.maximum, target));
-    const TopKEnd kept{nucleus.end.value, nucleus.equals};
+    const Kept kept = keep_equals(row_, nucleus.end.value, nucleus.equals, nucleus.end.count_equal);
     note(nucleus.count());
     if (arguments_.wants_kept()) {
-      write_kept(row_, kept.value, kept.equals, arguments_.kept.data());
+      write_kept(row_, kept, arguments_.kept.data());
     }
     if (arguments_.segments.has_value()) {
-      return draw_segmented(cut_of(row_, kept));
+      return draw_segmented(kept);
     }
     return arguments_.is_drawn() ? draw_ranked(nucleus, prefix, search) : candidates_.ids[0];
   }
@@ -168,7 +166,7 @@ class TopP {
       return nucleus;
     }
     const float bound = last_before(nucleus.end.value, sum_.maximum, stays);
-    return {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
+    return {{next_above(bound), hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
   }
 
   const Row<Type>& row_;
