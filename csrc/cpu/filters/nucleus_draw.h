@@ -231,18 +231,19 @@ class NucleusDraw {
     const Quantile end = find_quantile<Weight::kExponential>(
         around, 0.0F, target,
         {{work_.sample_values, work_.sample_weights}, {work_.inside_values, work_.inside_weights}});
-    const Nucleus nucleus = cut<Weight::kExponential>(end, 0.0F, target);
+    const size_t count = count_until_exceeding<Weight::kExponential>(end, 0.0F, target);
+    const size_t equals = count - end.count_above;
     const Kept values = values_of(end.value);
     if (values.most > range_.most) {
       return std::nullopt;
     }
-    if (nucleus.equals < end.count_equal && values.value < values.most) {
+    if (equals < end.count_equal && values.value < values.most) {
       return std::nullopt;  // filters tell those of the same y apart by their ids
     }
-    Kept kept = keep_equals(weighed_.row(), values.value, nucleus.equals, end.count_equal,
-                            weighed_.groups());
+    Kept kept =
+        keep_equals(weighed_.row(), values.value, equals, end.count_equal, weighed_.groups());
     kept.most = range_.most;
-    return End{kept, nucleus.count()};
+    return End{kept, count};
   }
 
   /// The least and the largest of the values that have a y.

@@ -104,34 +104,42 @@ class TopP {
     QuantileSearch<Type> search(row_, sum_.maximum, work_.values, work_);
     const KnownPrefix prefix = prefix_of_candidates();
     const double target = arguments_.target() * sum_.sum;
-    const Quantile end =
-        search.template find<Weight::kExponential>(lowest_of_nucleus(), prefix, target);
-    const Nucleus nucleus = staying(cut<Weight::kExponential>(end, sum_.maximum, target));
-    const Kept kept = keep_equals(row_, nucleus.end.value, nucleus.equals, nucleus.end.count_equal);
-    note(nucleus.count());
-    if (arguments_.wants_kept()) {
-      write_kept(row_, kept, arguments_.kept.data());
+    Quantile end = search.template find<Weight::kExponential>(lowest_of_nucleus(), prefix, target);
+    size_t count = count_until_exceeding<Weight::kExponential>(end, sum_.maximum, target);
+    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
+    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
+    if (arguments_.uses_min_p() && !stays(end.value)) {
+      const float bound = last_before(end.value, sum_.maximum, stays);
+      count = hit_above(row_, groups_, bound, work_.hits);
+      end = {.value = next_above(bound), .count_above = count};
     }
-    if (arguments_.segments.has_value()) {
-      return draw_segmented(kept);
+    note(count);
+    if (arguments_.needs_end() || arguments_.segments.has_value()) {
+      const Kept kept =
+          keep_equals(row_, end.value, count - end.count_above, end.count_equal, groups_);
+      if (arguments_.wants_kept()) {
+        write_kept(row_, kept, arguments_.kept.data());
+      }
+      if (arguments_.segments.has_value()) {
+        return draw_segmented(kept);
+      }
     }
-    return arguments_.is_drawn() ? draw_ranked(nucleus, prefix, search) : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(end, count, prefix, search) : candidates_.ids[0];
   }
 
-  size_t draw_ranked(const Nucleus& nucleus, const KnownPrefix& prefix,
+  /// Of so many, down to an end.
+  size_t draw_ranked(const Quantile& end, size_t count, const KnownPrefix& prefix,
                      QuantileSearch<Type>& search) const {
-    const size_t count = nucleus.count();
     const float* q = contiguous(*arguments_.noise, count, scratch_);
     const auto drawn = draw_by_rank(
         q, {count, count, bound_sum(sum_), sum_.maximum}, arguments_, work_, [&](size_t rank) {
           return rank < candidates_.count ? Quantile{candidates_.values[rank]}
-                 : rank < nucleus.end.count_above
-                     ? search.template find<Weight::kOne>(nucleus.end.value, prefix,
-                                                          static_cast<double>(rank))
-                     : nucleus.end;
+                 : rank < end.count_above ? search.template find<Weight::kOne>(
+                                                end.value, prefix, static_cast<double>(rank))
+                                          : end;
         });
     if (!drawn.has_value()) {
-      return draw_from_sorted(q, nucleus);
+      return draw_from_sorted(q, end.value, count);
     }
     return drawn->rank < candidates_.count
                ? candidates_.ids[drawn->rank]
@@ -139,10 +147,8 @@ class TopP {
   }
 
   /// For noise that leaves the draw open: the whole nucleus in order.
-  size_t draw_from_sorted(const float* q, const Nucleus& nucleus) const {
-    const size_t count = nucleus.count();
-    const float below = next_below(nucleus.end.value);
-    const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
+  size_t draw_from_sorted(const float* q, float end, size_t count) const {
+    const auto [sorted, exponentials] = sort_above(row_, groups_, next_below(end), scratch_, work_);
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {
       float* probabilities = sorted.values;
@@ -156,17 +162,6 @@ class TopP {
       }
     }
     return sorted.ids[draw(exponentials, count, total, {q, 1}, arguments_.eps, sorted.values)];
-  }
-
-  /// What min-p leaves of the nucleus.
-  Nucleus staying(const Nucleus& nucleus) const {
-    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
-    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
-    if (!arguments_.uses_min_p() || stays(nucleus.end.value)) {
-      return nucleus;
-    }
-    const float bound = last_before(nucleus.end.value, sum_.maximum, stays);
-    return {{next_above(bound), hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
   }
 
   const Row<Type>& row_;
