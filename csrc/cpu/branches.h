@@ -64,7 +64,7 @@ template <typename Type>
 size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                          Workspace& work) {
   if (arguments.wants_kept()) {
-    copy_ordered(row, arguments.kept.data());
+    write_kept(row, Kept{}, arguments.kept.data());
   }
   if (!arguments.is_drawn()) {
     RowArguments best = arguments;
@@ -123,15 +123,13 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   if (maximum == -kInfinity) {
     return 0;
   }
-  Cut cut = kNoCut;
+  Kept kept;
   if (uses_k) {
-    const TopKEnd end =
-        find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
+    kept = find_top_k(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_best || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
-      return sample_by_segments(keep_top_k(row, end, scratch, work), arguments, scratch, work);
+      return sample_by_segments(copy_kept(row, kept, scratch, work), arguments, scratch, work);
     }
-    cut = cut_of(row, end);
   }
   if (keeps_best || arguments.uses_p()) {
     const float temperature = std::exchange(arguments.temperature, 1.0F);
@@ -143,19 +141,15 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
                : sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch,
                             work);
   }
-  const NoiseKey& key = *arguments.segments;
   if (maximum == kInfinity) {
     const Row<Float32> infinities = infinities_of(row, scratch, work);
     scan_maxima(infinities, groups);
-    return SegmentedDraw<Float32>(infinities, groups, 0.0F, 1.0F, key, work).draw(kNoCut);
+    return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments, work);
   }
   if (arguments.uses_min_p()) {
-    const Cut other =
-        cut_of_min_p(arguments.min_p, maximum, arguments.temperature, row.vocab_size());
-    cut = other.value > cut.value ? other : cut;
+    kept = kept.from(least_of_min_p(arguments.min_p, maximum, arguments.temperature));
   }
-  return draw_listed(SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work),
-                     cut, arguments, work);
+  return *draw_kept(row, groups, {maximum, arguments.temperature}, {kept}, arguments, work);
 }
 
 /// A row of the sampling layer whose edits are done.
@@ -250,8 +244,9 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
       sample_row(infinities_of(undivided, scratch, work, Scratch::kDivided), arguments, scratch,
                  work);
     } else if (arguments.uses_min_p() && !arguments.uses_p() && !arguments.keeps_best()) {
-      const Cut cut = cut_of_min_p(arguments.min_p, maximum, temperature, row.vocab_size());
-      write_kept(undivided, next_below(cut.value), 0, kept.data());  // as the draw by segments
+      // As the draw by segments.
+      write_kept(undivided, {.value = least_of_min_p(arguments.min_p, maximum, temperature)},
+                 kept.data());
       return false;
     } else if (temperature == 1.0F) {
       sample_row(undivided, arguments, scratch, work);
@@ -265,9 +260,8 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
     return write(row);
   }
   const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
-  const TopKEnd end = find_top_k_end(row, k, arguments.keeps_ties, maximum, work);
-  return write(
-      keep_top_k(row, end, scratch, work, Scratch::kRanked));  // min-p copies what it keeps
+  const Kept first = find_top_k(row, k, arguments.keeps_ties, maximum, work);
+  return write(copy_kept(row, first, scratch, work, Scratch::kRanked));  // min-p copies its own
 }
 
 /// The same as (logit - maximum) / temperature, 0 for +inf, or as logits at temperature 1: then the

@@ -49,9 +49,9 @@ inline void find_ranges(const RangesCall& call, int64_t first_row, int64_t last_
            [&](const auto& row, int64_t index, Workspace& work) {
              const std::optional<RangeFilters> filters =
                  RangeFilters::of(call.ranges, index, call.temperature[index]);
-             const ValueRange range =
-                 filters.has_value() ? find_range_exactly(row, *filters, work) : ValueRange{};
-             call.least[index] = range.least;
+             const Kept range =
+                 filters.has_value() ? find_range_exactly(row, *filters, work) : Kept{};
+             call.least[index] = range.value;
              call.most[index] = range.most;
            });
 }

@@ -20,13 +20,12 @@ void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, S
   const float maximum = call.maximum[index];
   call.scores[index] = 0;
   call.ids[index] = 0;
-  const auto draw_from = [&](const auto& weighed, float largest, float temperature,
-                             const Cut& cut) {
-    SegmentedDraw draw(weighed, groups, largest, temperature, call.keys.of(index), work,
+  const auto draw_from = [&](const auto& weighed, const Scale& scale, const Kept& kept) {
+    SegmentedDraw draw(weighed, groups, scale, call.keys.of(index), work,
                        static_cast<size_t>(call.first_id) / kSegment);
-    const auto winner = *draw.draw_segment(cut, cut);
+    const auto winner = *draw.draw_segment({kept});
     call.scores[index] = winner.score;
-    call.ids[index] = static_cast<int64_t>(draw.leading_place(winner.segment, cut, cut).index);
+    call.ids[index] = static_cast<int64_t>(draw.leading_id(winner.segment, kept));
   };
   if (own == -kInfinity || std::isnan(maximum)) {
     return;
@@ -35,16 +34,17 @@ void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, S
     if (own == kInfinity) {
       const Row<Float32> infinities = infinities_of(row, scratch, work);
       scan_maxima(infinities, groups);
-      draw_from(infinities, 0.0F, 1.0F, kNoCut);
+      draw_from(infinities, {0.0F, 1.0F}, {});
     }
     return;
   }
-  Cut cut = kNoCut;
+  const float temperature = call.temperature[index];
+  Kept kept;
   if (call.min_p[index] > 0.0F) {
-    cut = cut_of_min_p(call.min_p[index], maximum, call.temperature[index], row.vocab_size());
+    kept.value = least_of_min_p(call.min_p[index], maximum, temperature);
   }
-  if (own >= cut.value) {
-    draw_from(row, maximum, call.temperature[index], cut);
+  if (own >= kept.value) {
+    draw_from(row, {maximum, temperature}, kept);
   }
 }
 

@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "cpu/calls.h"
 #include "cpu/draws/draw.h"
+#include "cpu/draws/segments.h"
 #include "cpu/filters/rules.h"
-#include "cpu/rows/cut.h"
 #include "cpu/rows/hits.h"
+#include "cpu/rows/kept.h"
 #include "cpu/rows/row.h"
+#include "cpu/rows/temperature.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
@@ -41,56 +44,29 @@ inline void normalize_list(KeptList& list, const Scale& scale, Workspace& work) 
   }
 }
 
-/// Finds what a cut keeps of a row, but for -inf, in the workspace's hits. Returns its number.
-/// `groups` were scanned, or have one line each.
+/// Lists what is kept of a row, but for -inf. `groups` were scanned, or have one line each.
 template <typename Type>
-size_t hit_kept(const Row<Type>& row, const Groups& groups, const Cut& cut, Workspace& work) {
-  const float bound = cut.value > -kInfinity ? next_below(cut.value) : cut.value;
+void list_kept(const Row<Type>& row, const Groups& groups, const Kept& kept, const Scale& scale,
+               KeptList& list, Workspace& work) {
+  const float bound = kept.value > -kInfinity ? next_below(kept.value) : kept.value;
   Hits& hits = work.hits;
-  size_t count = hit_above(row, groups, bound, hits);
-  // Equals behind the last id go, from the end.
-  for (size_t i = cut.value > -kInfinity ? hits.count : 0; i-- > 0;) {
-    const size_t start = hits.pairs[i] * 2 * kLine;
-    if (start + 2 * kLine <= cut.last_id) {
-      break;
-    }
-    const auto* data = row.line(start / kLine);
-    for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
-      const auto place = static_cast<size_t>(__builtin_ctzll(bits));
-      if (start + place > cut.last_id && Type::value_of(data[place]) == cut.value) {
-        hits.bits[i] &= ~(uint64_t{1} << place);
-        --count;
-      }
-    }
-  }
-  return count;
-}
-
-/// Lists the hits, so many.
-template <typename Type>
-void list_hits(const Row<Type>& row, size_t count, const Scale& scale, KeptList& list,
-               Workspace& work) {
-  const Hits& hits = work.hits;
-  list.resize(count);
-  int32_t* ids = list.ids();
-  float* values = list.log_probs();
+  list.resize(hit_above(row, groups, bound, hits));
+  int32_t* const ids = list.ids();
+  float* const values = list.log_probs();
+  size_t count = 0;
   for (size_t i = 0; i < hits.count; ++i) {
     const size_t start = hits.pairs[i] * 2 * kLine;
     const auto* data = row.line(start / kLine);
     for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
       const auto place = static_cast<size_t>(__builtin_ctzll(bits));
-      *ids++ = static_cast<int32_t>(start + place);
-      *values++ = Type::value_of(data[place]);
+      ids[count] = static_cast<int32_t>(start + place);
+      values[count] = Type::value_of(data[place]);
+      count += kept.has(values[count], start + place) ? 1 : 0;
     }
   }
+  list.resize(count);  // which moves its log-probabilities
+  std::memmove(list.log_probs(), values, count * sizeof(float));
   normalize_list(list, scale, work);
-}
-
-/// Lists what a cut keeps of a row, but for -inf.
-template <typename Type>
-void list_kept(const Row<Type>& row, const Groups& groups, const Cut& cut, const Scale& scale,
-               KeptList& list, Workspace& work) {
-  list_hits(row, hit_kept(row, groups, cut, work), scale, list, work);
 }
 
 /// Lists candidates that are kept, whose values are divided already and whose exponentials are in
@@ -113,21 +89,16 @@ inline void list_ranks(const Candidates& kept, float maximum, KeptList& list, Wo
   }
 }
 
-/// What a SegmentedDraw draws between two cuts, with what else is wanted of its row: then the cuts
-/// are equal.
-template <typename Draw>
-std::optional<size_t> draw_between(Draw draw, const Cut& least, const Cut& most,
-                                   const RowArguments& arguments, Workspace& work) {
-  if (arguments.list != nullptr) {
-    list_kept(draw.row(), draw.groups(), most, draw.scale(), *arguments.list, work);
+/// The draw by segments of what is kept, which is listed where that is wanted: then it is known.
+/// None where it is not the same whatever between the bounds is kept.
+template <typename Type>
+std::optional<size_t> draw_kept(const Row<Type>& row, const Groups& groups, const Scale& scale,
+                                const KeptBounds& bounds, const RowArguments& arguments,
+                                Workspace& work) {
+  if (arguments.needs_list()) {
+    list_kept(row, groups, bounds.outer, scale, *arguments.list, work);
   }
-  return draw.draw_between(least, most);
-}
-
-/// The same with one cut.
-template <typename Draw>
-size_t draw_listed(Draw draw, const Cut& cut, const RowArguments& arguments, Workspace& work) {
-  return *draw_between(draw, cut, cut, arguments, work);
+  return SegmentedDraw<Type>(row, groups, scale, *arguments.segments, work).draw(bounds);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

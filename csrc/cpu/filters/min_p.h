@@ -76,7 +76,7 @@ size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch
   }
   const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, scratch, work);
   if (arguments.wants_kept()) {
-    write_kept(row, found.bound, 0, arguments.kept.data());
+    write_kept(row, {.value = next_above(found.bound)}, arguments.kept.data());
   }
   if (!arguments.is_drawn()) {
     return find_equal(row, maximum, 0);

@@ -1,18 +1,17 @@
 // The draw from the nucleus of a row, or of a range of its values, without a copy of the row:
-// bounds of the sum leave the nucleus' end between two cuts, and most draws are the same with both.
+// bounds of the sum leave two ends of the nucleus, and most draws are the same with both.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
-#include "cpu/draws/segments.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/rank_draw.h"
 #include "cpu/filters/rules.h"
 #include "cpu/filters/weighed_values.h"
 #include "cpu/filters/weighted_set.h"
-#include "cpu/rows/cut.h"
+#include "cpu/rows/kept.h"
 #include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -21,11 +20,11 @@ template <typename Type>
 class NucleusDraw {
  public:
   /// What top-p, and perhaps min-p, keep of this range of a row.
-  NucleusDraw(WeighedValues<Type>& weighed, const ValueRange& range, const RowArguments& arguments,
+  NucleusDraw(WeighedValues<Type>& weighed, const Kept& range, const RowArguments& arguments,
               Scratch& scratch, Workspace& work)
       : weighed_(weighed),
         range_(range),
-        has_all_(range.least > -kInfinity),
+        has_all_(range.value > -kInfinity),
         arguments_(arguments),
         scratch_(scratch),
         work_(work) {}
@@ -67,9 +66,9 @@ class NucleusDraw {
   static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
 
-  /// Where what is kept ends, and how many that are, with what is beyond the range.
+  /// What is kept, and how many that are, with what is beyond the range.
   struct End {
-    Cut cut;
+    Kept kept;
     size_t count;
   };
 
@@ -85,14 +84,15 @@ class NucleusDraw {
     const auto most = end_at(targets.most, around, 1 - kUnsure);
     const bool has_ends = least.has_value() && most.has_value();
     is_gathered_ = has_ends || weighed_.weight() > targets.most;
-    if (!has_ends || (arguments_.needs_end() && least->cut != most->cut)) {
+    if (!has_ends || (arguments_.needs_end() && least->kept != most->kept)) {
       return std::nullopt;
     }
-    const double end = (double{most->cut.value} - weighed_.scanned().maximum) / temperature();
+    const double end = (double{most->kept.value} - weighed_.scanned().maximum) / temperature();
     scratch_.history.depth = std::log(sum.most) - end;
     scratch_.history.note_large(false);
     return arguments_.segments.has_value()
-               ? draw_between(segmented_draw(), least->cut, most->cut, arguments_, work_)
+               ? draw_kept(weighed_.row(), weighed_.groups(), {range_.most, temperature()},
+                           {least->kept, most->kept}, arguments_, work_)
                : draw_ranked(*least, *most, sum);
   }
 
@@ -100,10 +100,8 @@ class NucleusDraw {
   std::optional<size_t> draw_ranked(const End& least, const End& most, const SumBounds& sum) {
     const Row<Type>& row = weighed_.row();
     const float maximum = weighed_.scanned().maximum;
-    const WeightedSet gathered{work_.values, nullptr, weighed_.count()};
     if (arguments_.wants_kept()) {
-      write_kept(row, most.cut.value, most.count - count_greater(gathered, most.cut.value),
-                 arguments_.kept.data());
+      write_kept(row, most.kept, arguments_.kept.data());
     }
     if (!arguments_.is_drawn()) {
       return find_equal(row, maximum, 0, weighed_.groups());
@@ -162,7 +160,7 @@ class NucleusDraw {
   /// Returns whether that is not too much.
   bool gather(double depth) {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
-    return weighed_.gather(has_all_ ? next_below(range_.least)
+    return weighed_.gather(has_all_ ? next_below(range_.value)
                                     : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
                            arguments_.needs_end() ? kMostListed : kMostGathered);
   }
@@ -191,20 +189,21 @@ class NucleusDraw {
   /// The end, if the nucleus' weight, with what is beyond the range, is to exceed a target; none
   /// where that is below what is gathered, or among different values of the same y.
   std::optional<End> end_at(double target, const WeightedSet& around, double min_p_factor) const {
-    const float least = arguments_.uses_min_p() ? least_of_min_p(min_p_factor) : -kInfinity;
+    const float least = arguments_.uses_min_p() ? least_staying(min_p_factor) : -kInfinity;
     if (weighed_.weight() > target) {
       const std::optional<End> end = end_of_nucleus(target, around);
-      return end.has_value() && least > end->cut.value ? end_from(least) : end;
+      return end.has_value() && least > end->kept.value ? end_from(least) : end;
     }
     if (has_all_ || least > weighed_.bound()) {
-      return end_from(std::max(least, range_.least));
+      return end_from(std::max(least, range_.value));
     }
     return std::nullopt;
   }
 
-  float least_of_min_p(double factor) const {
+  /// The least value that min-p keeps.
+  float least_staying(double factor) const {
     const float min_p = arguments_.with_min_p_times(factor).min_p;
-    return cut_of_min_p(min_p, range_.most, temperature(), weighed_.row().vocab_size()).value;
+    return least_of_min_p(min_p, range_.most, temperature());
   }
 
   /// All of at least a value, by the least one that there is.
@@ -214,11 +213,10 @@ class NucleusDraw {
     weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
       least = smaller(select(is_at_least(values, bounds), values, least), least);
     });
-    return {{-largest_lane(-least), last_id()}, weighed_.count_from(value)};
+    return {{range_.most, -largest_lane(-least)}, weighed_.count_from(value)};
   }
 
   float temperature() const { return weighed_.scanned().temperature(); }
-  size_t last_id() const { return weighed_.row().vocab_size() - 1; }
 
   /// The same of the nucleus alone, whose weight what is gathered exceeds; none, too, where many
   /// values lie around its end.
@@ -229,23 +227,23 @@ class NucleusDraw {
     const Quantile end = find_quantile<Weight::kExponential>(
         around, 0.0F, target,
         {{work_.sample_values, work_.sample_weights}, {work_.inside_values, work_.inside_weights}});
-    const Nucleus nucleus = cut<Weight::kExponential>(end, 0.0F, target);
-    const auto [least, most] = values_of(end.value);
-    if (most > range_.most) {
+    const size_t count = count_until_exceeding<Weight::kExponential>(end, 0.0F, target);
+    const size_t equals = count - end.count_above;
+    const Kept values = values_of(end.value);
+    if (values.most > range_.most) {
       return std::nullopt;
     }
-    if (nucleus.equals == end.count_equal) {
-      return End{{least, last_id()}, nucleus.count()};
+    if (equals < end.count_equal && values.value < values.most) {
+      return std::nullopt;  // filters tell those of the same y apart by their ids
     }
-    if (least != most) {  // filters tell those of the same y apart by their ids
-      return std::nullopt;
-    }
-    const size_t last = find_equal(weighed_.row(), least, nucleus.equals - 1, weighed_.groups());
-    return End{{least, last}, nucleus.count()};
+    Kept kept =
+        keep_equals(weighed_.row(), values.value, equals, end.count_equal, weighed_.groups());
+    kept.most = range_.most;
+    return End{kept, count};
   }
 
   /// The least and the largest of the values that have a y.
-  ValueRange values_of(float y) const {
+  Kept values_of(float y) const {
     const Floats wanted = splat(y);
     Floats least = splat(kInfinity);
     Floats most = splat(-kInfinity);
@@ -254,22 +252,11 @@ class NucleusDraw {
       least = smaller(select(is_wanted, values, splat(kInfinity)), least);
       most = larger(select(is_wanted, values, splat(-kInfinity)), most);
     });
-    return {-largest_lane(-least), largest_lane(most)};
-  }
-
-  SegmentedDraw<Type> segmented_draw() const {
-    return {weighed_.row(),
-            weighed_.groups(),
-            range_.most,
-            temperature(),
-            *arguments_.segments,
-            work_,
-            0,
-            range_.most};
+    return {largest_lane(most), -largest_lane(-least)};
   }
 
   WeighedValues<Type>& weighed_;
-  const ValueRange range_;
+  const Kept range_;
   const bool has_all_;        // of the range, once something is gathered
   bool is_gathered_ = false;  // the nucleus
   const RowArguments& arguments_;

@@ -8,8 +8,9 @@
 #include <optional>
 
 #include "cpu/calls.h"
-#include "cpu/rows/cut.h"
+#include "cpu/rows/kept.h"
 #include "cpu/rows/scan.h"
+#include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -110,10 +111,10 @@ class RangeFilters {
   /// it, the first value from a filter's bound on, and the least value between two. None where it
   /// does not know one of these.
   template <typename Search>
-  std::optional<ValueRange> range_of(float maximum, Search& search) const {
-    ValueRange range{-kInfinity, maximum};
+  std::optional<Kept> range_of(float maximum, Search& search) const {
+    Kept range{.most = maximum};
     if (is_on(kTypicalP)) {
-      const std::optional<ValueRange> typical = search.typical();
+      const std::optional<Kept> typical = search.typical();
       if (!typical.has_value()) {
         return std::nullopt;
       }
@@ -125,7 +126,7 @@ class RangeFilters {
       if (is_on(filter)) {
         const std::optional<float> first = search.first_from(filter, range.most);
         is_known &= first.has_value();
-        range.least = std::max(range.least, std::min(range.most, first.value_or(-kInfinity)));
+        range.value = std::max(range.value, std::min(range.most, first.value_or(-kInfinity)));
       }
     }
     if (!is_known) {
@@ -136,7 +137,7 @@ class RangeFilters {
       if (!enough.has_value()) {
         return std::nullopt;
       }
-      range.most = search.least_between(std::max(*enough, range.least), range.most);
+      range.most = search.least_between(std::max(*enough, range.value), range.most);
     }
     return range;
   }

@@ -11,9 +11,10 @@
 #include "cpu/filters/range_filters.h"
 #include "cpu/filters/range_scan.h"
 #include "cpu/filters/weighed_values.h"
-#include "cpu/rows/cut.h"
 #include "cpu/rows/edits.h"
+#include "cpu/rows/kept.h"
 #include "cpu/rows/scan.h"
+#include "cpu/rows/temperature.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/total_order.h"
 
@@ -86,9 +87,9 @@ class RangeSearch {
   RangeSearch(const RangeFilters& filters, WeighedValues<Type>& weighed, Workspace& work)
       : filters_(filters), weighed_(weighed), work_(work), maximum_(weighed.scale().maximum) {}
 
-  ValueRange find() {
+  Kept find() {
     const Scanned& has = weighed_.scanned().has;
-    std::optional<ValueRange> found = range();  // else it is known what is asked for
+    std::optional<Kept> found = range();  // else it is known what is asked for
     for (const double depth : has.mean ? kDepthsOfMeans : kDepths) {
       const double deep = has.sum ? weighed_.value_at(least_.log_sum - depth) : kInfinity;
       const float bound = WeighedValues<Type>::first_bound(std::min(deep, lowest_));
@@ -103,12 +104,12 @@ class RangeSearch {
   /// The same, by bounds alone, where nothing matters but the first k that the range does not leave
   /// out above: what it keeps below them is not told. None too where these, so many of the total
   /// order or all that the row has, do not hold them.
-  std::optional<ValueRange> find_among(const Candidates& first, size_t many, size_t k) {
+  std::optional<Kept> find_among(const Candidates& first, size_t many, size_t k) {
     pad(first.values, first.count);
     const float last = first.values[first.count - 1];
     weighed_.weigh(first.values, first.count, first.count < many ? -kInfinity : last);
     floor_ = last;
-    std::optional<ValueRange> found = range();
+    std::optional<Kept> found = range();
     floor_ = -kInfinity;
     if (found.has_value() && count_above(*found) + k > many) {
       found.reset();
@@ -117,7 +118,7 @@ class RangeSearch {
   }
 
   /// By exact facts alone.
-  ValueRange find_exactly(const RowWeights& weights) {
+  Kept find_exactly(const RowWeights& weights) {
     const double deviation =
         filters_.needs().deviation ? deviation_of(weighed_.row(), maximum_) : 0.0;
     is_exact_ = true;
@@ -128,7 +129,7 @@ class RangeSearch {
   }
 
   /// How many values exceed the range that was found, whose ends were gathered.
-  size_t count_above(const ValueRange& range) const {
+  size_t count_above(const Kept& range) const {
     return range.most == maximum_ ? 0 : weighed_.count_from(next_above(range.most));
   }
 
@@ -143,9 +144,9 @@ class RangeSearch {
 
   /// Where bounds by cheap exponentials do not decide. Apart, so that the compiler optimises what
   /// comes before.
-  [[gnu::noinline]] ValueRange find_exactly() {
+  [[gnu::noinline]] Kept find_exactly() {
     const RowWeights weights = weigh_exactly(weighed_.row(), weighed_.groups(), filters_, work_);
-    std::optional<ValueRange> found;
+    std::optional<Kept> found;
     if (filters_.needs().sum) {
       found = range(bound_sum(RowSum{maximum_, weights.sum}),
                     {weights.mean - kSlack, weights.mean + kSlack});
@@ -154,14 +155,14 @@ class RangeSearch {
   }
 
   /// By what is gathered; none where that does not decide.
-  std::optional<ValueRange> range() {
+  std::optional<Kept> range() {
     const Scanned& has = weighed_.scanned().has;
     return range(has.sum ? weighed_.sum_bounds() : SumBounds{1, 1},
                  has.mean ? weighed_.mean_bounds() : Interval{0, 0});
   }
 
   /// For every sum and mean between bounds.
-  std::optional<ValueRange> range(const SumBounds& sum, const Interval& mean) {
+  std::optional<Kept> range(const SumBounds& sum, const Interval& mean) {
     constexpr double kDeviation = 5e-5;  // what rounding changes of it
     const double deviation = weighed_.scanned().deviation;
     const Scale& scale = weighed_.scale();
@@ -215,12 +216,10 @@ class RangeSearch {
 
   /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
   /// entropy| is |y - mean|.
-  std::optional<ValueRange> typical() {
-    return is_exact_ ? typical_exactly() : typical_by_bounds();
-  }
+  std::optional<Kept> typical() { return is_exact_ ? typical_exactly() : typical_by_bounds(); }
 
   /// For any mean and sum that the bounds allow.
-  std::optional<ValueRange> typical_by_bounds() const {
+  std::optional<Kept> typical_by_bounds() const {
     constexpr int kSteps = 14;
     const double middle = 0.5 * (least_.mean + most_.mean);
     const Floats center = splat(static_cast<float>(middle));
@@ -240,11 +239,11 @@ class RangeSearch {
   }
 
   /// A range, if it is what is kept for every mean and sum between the bounds.
-  std::optional<ValueRange> prove(const ValueRange& range) const {
-    if (!(range.least <= range.most)) {
+  std::optional<Kept> prove(const Kept& range) const {
+    if (!(range.value <= range.most)) {
       return std::nullopt;
     }
-    const float first = largest_lane(y_of(splat(range.least), weighed_.scale()));
+    const float first = largest_lane(y_of(splat(range.value), weighed_.scale()));
     const float last = largest_lane(y_of(splat(range.most), weighed_.scale()));
     const Floats lowest = splat(-kInfinity);
     const Floats highest = splat(kInfinity);
@@ -283,7 +282,7 @@ class RangeSearch {
 
   /// Mostly that is among the few that weigh much, and nearly always among those that weigh more
   /// than 2e-9.
-  ValueRange typical_exactly() {
+  Kept typical_exactly() {
     constexpr double kEdge = 0.01;  // more than rounding changes of a y
     const double target = filters_.typical_p() * sum_.least;
     const auto mean = static_cast<float>(least_.mean);
@@ -363,7 +362,7 @@ class RangeSearch {
 
 /// By exact facts alone, of any row.
 template <typename Type>
-ValueRange find_range_exactly(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
+Kept find_range_exactly(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
   const RowWeights weights = weigh_exactly(row, groups, filters, work);
   if (!(std::fabs(weights.maximum) < kInfinity)) {
@@ -378,7 +377,7 @@ ValueRange find_range_exactly(const Row<Type>& row, const RangeFilters& filters,
 
 /// By bounds, where these decide.
 template <typename Type>
-ValueRange find_range(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
+Kept find_range(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
   const auto scanned = RangeScan<Type>(row, groups, filters.temperature(), filters.needs()).scan();
   if (!scanned.has_value()) {
@@ -391,12 +390,11 @@ ValueRange find_range(const Row<Type>& row, const RangeFilters& filters, Workspa
 /// The row with -inf for what is outside of a range; NaN stays, to be seen. The row itself, which
 /// may be an edited one, is not to be read any more.
 template <typename Type>
-Row<Type> keep_range(const Row<Type>& row, const ValueRange& range, Scratch& scratch,
-                     Workspace& work) {
+Row<Type> keep_range(const Row<Type>& row, const Kept& range, Scratch& scratch, Workspace& work) {
   using Storage = typename Type::Storage;
   auto* const out = reinterpret_cast<Storage*>(
       scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(Storage)));
-  const Floats least = splat(range.least);
+  const Floats least = splat(range.value);
   const Floats most = splat(range.most);
   const auto dropped = [&](const Floats& values) {
     return bits_of(is_greater(least, values) | is_greater(values, most));

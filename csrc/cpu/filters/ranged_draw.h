@@ -6,7 +6,6 @@
 #include <cstring>
 #include <optional>
 
-#include "cpu/draws/segments.h"
 #include "cpu/filters/nucleus_draw.h"
 #include "cpu/filters/range_filters.h"
 #include "cpu/filters/range_scan.h"
@@ -56,7 +55,7 @@ class RangedDraw {
   }
 
   /// What is to be copied where no id was drawn.
-  ValueRange range() const {
+  Kept range() const {
     return range_.has_value() ? *range_ : find_range_exactly(row_, filters_, work_);
   }
 
@@ -90,11 +89,11 @@ class RangedDraw {
   std::optional<size_t> draw_sorted(RangeSearch<Type>& search) {
     const auto k = static_cast<size_t>(arguments_.k);
     Candidates found = first_of_total_order(row_, groups_, wanted(), work_);
-    const std::optional<ValueRange> among = search.find_among(found, wanted(), k);
+    const std::optional<Kept> among = search.find_among(found, wanted(), k);
     if (!among.has_value()) {
       range_ = search.find();
     }
-    const ValueRange range = among.has_value() ? *among : *range_;
+    const Kept range = among.has_value() ? *among : *range_;
     const size_t above = search.count_above(range);
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
@@ -105,23 +104,19 @@ class RangedDraw {
     found.count = std::min(found.count - above, k);
     std::memmove(found.values, found.values + above, found.count * sizeof(float));
     std::memmove(found.ids, found.ids + above, found.count * sizeof(uint32_t));
-    while (found.values[found.count - 1] < range.least) {
+    while (found.values[found.count - 1] < range.value) {
       --found.count;
     }
     return sample_sorted(found, found.values[0], arguments_.uses_p(), arguments_, work_);
   }
 
   /// No other filter, or min-p.
-  size_t draw_segmented(const ValueRange& range) {
+  size_t draw_segmented(const Kept& range) {
     const float temperature = filters_.temperature();
-    Cut cut{range.least, row_.vocab_size() - 1};
-    if (arguments_.uses_min_p()) {
-      const Cut other = cut_of_min_p(arguments_.min_p, range.most, temperature, row_.vocab_size());
-      cut = other.value > cut.value ? other : cut;
-    }
-    return draw_listed(SegmentedDraw<Type>(row_, groups_, range.most, temperature,
-                                           *arguments_.segments, work_, 0, range.most),
-                       cut, arguments_, work_);
+    const Kept kept = arguments_.uses_min_p()
+                          ? range.from(least_of_min_p(arguments_.min_p, range.most, temperature))
+                          : range;
+    return *draw_kept(row_, groups_, {range.most, temperature}, {kept}, arguments_, work_);
   }
 
   const Row<Type>& row_;
@@ -130,7 +125,7 @@ class RangedDraw {
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
-  std::optional<ValueRange> range_;  // of all of the row
+  std::optional<Kept> range_;  // of all of the row
 };
 
 /// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it,
@@ -150,7 +145,7 @@ std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arg
     arguments.status.front() = RowStatus::kOk;
   }
   WeighedValues<Type> weighed(row, *scanned, groups, work);
-  const ValueRange all{-kInfinity, scanned->maximum};
+  const Kept all{.most = scanned->maximum};
   return NucleusDraw<Type>(weighed, all, arguments, scratch, work).draw();
 }
 

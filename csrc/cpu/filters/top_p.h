@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "cpu/draws/segments.h"
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/quantile.h"
@@ -50,18 +49,17 @@ class TopP {
     return count == 0 ? (are_all ? staying : 0) : std::min(count, staying);
   }
 
-  size_t draw_segmented(const Cut& cut) const {
-    const float temperature = 1.0F;  // the row is divided
-    return draw_listed(
-        SegmentedDraw<Type>(row_, groups_, sum_.maximum, temperature, *arguments_.segments, work_),
-        cut, arguments_, work_);
+  size_t draw_segmented(const Kept& kept) const {
+    const Scale scale{sum_.maximum, 1.0F};  // the row is divided
+    return *draw_kept(row_, groups_, scale, {kept}, arguments_, work_);
   }
 
   size_t sample_candidates(size_t count) const {
     scratch_.history.note_large(false);
     write_candidates(candidates_, count, arguments_.kept);
     if (arguments_.segments.has_value()) {
-      return draw_segmented({candidates_.values[count - 1], candidates_.ids[count - 1]});
+      return draw_segmented(
+          {.value = candidates_.values[count - 1], .last_id = candidates_.ids[count - 1]});
     }
     if (!arguments_.is_drawn()) {
       return candidates_.ids[0];
@@ -98,38 +96,46 @@ class TopP {
   size_t sample_large() {
     QuantileSearch<Type> search(row_, sum_.maximum, work_.values, work_);
     const double target = arguments_.target() * sum_.sum;
-    const Quantile end = search.template find<Weight::kExponential>(lowest_of_nucleus(),
-                                                                    prefix_of_candidates(), target);
-    const Nucleus nucleus = staying(cut<Weight::kExponential>(end, sum_.maximum, target));
-    scratch_.history.note_large(nucleus.count() > kMostGathered);
-    const TopKEnd kept{nucleus.end.value, nucleus.equals};
-    if (arguments_.wants_kept()) {
-      write_kept(row_, kept.value, kept.equals, arguments_.kept.data());
+    Quantile end = search.template find<Weight::kExponential>(lowest_of_nucleus(),
+                                                              prefix_of_candidates(), target);
+    size_t count = count_until_exceeding<Weight::kExponential>(end, sum_.maximum, target);
+    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
+    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
+    if (arguments_.uses_min_p() && !stays(end.value)) {
+      const float bound = last_before(end.value, sum_.maximum, stays);
+      count = hit_above(row_, groups_, bound, work_.hits);
+      end = {.value = next_above(bound), .count_above = count};
     }
-    if (arguments_.segments.has_value()) {
-      return draw_segmented(cut_of(row_, kept));
+    scratch_.history.note_large(count > kMostGathered);
+    if (arguments_.needs_end() || arguments_.segments.has_value()) {
+      const Kept kept =
+          keep_equals(row_, end.value, count - end.count_above, end.count_equal, groups_);
+      if (arguments_.wants_kept()) {
+        write_kept(row_, kept, arguments_.kept.data());
+      }
+      if (arguments_.segments.has_value()) {
+        return draw_segmented(kept);
+      }
     }
-    return arguments_.is_drawn() ? draw_ranked(nucleus) : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(end.value, count) : candidates_.ids[0];
   }
 
-  size_t draw_ranked(const Nucleus& nucleus) const {
-    const size_t count = nucleus.count();
+  /// Of so many, down to a value.
+  size_t draw_ranked(float least, size_t count) const {
     const float* q = contiguous(*arguments_.noise, count, scratch_);
-    const WeightedSet values = gather<Weight::kOne, false>(
-        row_, {nucleus.end.value, kInfinity}, sum_.maximum, {work_.values, work_.weights});
+    const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
+                                                           {work_.values, work_.weights});
     const auto drawn =
         draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values.values, values.size},
                      arguments_, work_);
     return drawn.has_value()
                ? find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above, groups_)
-               : draw_from_sorted(q, nucleus);
+               : draw_from_sorted(q, least, count);
   }
 
   /// For noise that leaves the draw open: the whole nucleus in order.
-  size_t draw_from_sorted(const float* q, const Nucleus& nucleus) const {
-    const size_t count = nucleus.count();
-    const float below = next_below(nucleus.end.value);
-    const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
+  size_t draw_from_sorted(const float* q, float end, size_t count) const {
+    const auto [sorted, exponentials] = sort_above(row_, groups_, next_below(end), scratch_, work_);
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {
       float* probabilities = sorted.values;
@@ -143,17 +149,6 @@ class TopP {
       }
     }
     return sorted.ids[draw(exponentials, count, total, {q, 1}, arguments_.eps, sorted.values)];
-  }
-
-  /// What min-p leaves of the nucleus.
-  Nucleus staying(const Nucleus& nucleus) const {
-    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
-    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
-    if (!arguments_.uses_min_p() || stays(nucleus.end.value)) {
-      return nucleus;
-    }
-    const float bound = last_before(nucleus.end.value, sum_.maximum, stays);
-    return {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
   }
 
   const Row<Type>& row_;

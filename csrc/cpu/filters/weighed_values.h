@@ -6,9 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/rows/cut.h"
 #include "cpu/rows/hits.h"
+#include "cpu/rows/kept.h"
 #include "cpu/rows/scan.h"
+#include "cpu/rows/temperature.h"
 #include "cpu/rows/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -137,7 +138,7 @@ class WeighedValues {
 
   /// The least and the largest of what was gathered whose y is no farther than a distance from a
   /// center.
-  ValueRange within(float distance, float center) const {
+  Kept within(float distance, float center) const {
     const Floats lowest = splat(-kInfinity);
     Floats least = splat(kInfinity);
     Floats most = lowest;
@@ -147,7 +148,7 @@ class WeighedValues {
       least = smaller(select(is_near, values, splat(kInfinity)), least);
       most = larger(select(is_near, values, lowest), most);
     });
-    return {-largest_lane(-least), largest_lane(most)};
+    return {largest_lane(most), -largest_lane(-least)};
   }
 
   // What it tells of the row.

@@ -260,19 +260,10 @@ Quantile find_quantile(WeightedSet set, float maximum, double target,
   return find_quantile_of_few<kWeight>(set, maximum, target);
 }
 
-/// A nucleus: everything above `end.value`, and the first `equals` by id
-/// of those equal to it.
-struct Nucleus {
-  Quantile end;
-  size_t equals;
-
-  size_t count() const { return end.count_above + equals; }
-};
-
-/// The nucleus' size, where its end is known.
+/// How many there are down to a quantile with as few of its equals as make the weight exceed the
+/// target.
 template <Weight kWeight>
-Nucleus cut(const Quantile& end, float maximum, double target) {
-  // The least number of equals with which the weight exceeds the target.
+size_t count_until_exceeding(const Quantile& end, float maximum, double target) {
   const auto weight_with = [&](size_t equals) {
     return end.weight_above + weight_of_equals<kWeight>(end.value, equals, maximum);
   };
@@ -282,7 +273,7 @@ Nucleus cut(const Quantile& end, float maximum, double target) {
     const size_t middle = low + (high - low) / 2;
     (weight_with(middle) > target ? high : low) = middle;
   }
-  return {end, high};
+  return end.count_above + high;
 }
 
 /// Fills in the weights of a set's values. Returns their sum.

@@ -6,13 +6,28 @@
 
 #include <span>
 
-#include "cpu/rows/cut.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What a row's logits become before they are weighed: exp((logit - maximum) / temperature).
+struct Scale {
+  float maximum;
+  float temperature;
+
+  /// The exponent, rounded as that of a row that is divided.
+  double of(float logit) const {
+    return temperature == 1.0F ? double{logit} - double{maximum}
+                               : double{(logit - maximum) / temperature};
+  }
+  /// The logit that has an exponent.
+  double value_at(double exponent) const {
+    return double{maximum} + double{temperature} * exponent;
+  }
+};
 
 /// Divides a few logits with this maximum; returns what it becomes. Only copies where it is +inf,
 /// whose entries share the mass at any temperature.
@@ -25,15 +40,15 @@ inline float divide(const float* logits, size_t count, float maximum, float temp
   return is_kept ? maximum : 0.0F;
 }
 
-/// Where min-p alone would end: by weights in float64.
-inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vocab_size) {
+/// The least value that min-p keeps beside a maximum: by weights in float64.
+inline float least_of_min_p(float min_p, float maximum, float temperature) {
   const auto stays = [&](float value) {
     float quotient = value;
     const float shift =
         temperature == 1.0F ? maximum : divide(&value, 1, maximum, temperature, &quotient);
     return exp_not_positive(double{quotient} - double{shift}) >= double{min_p};
   };
-  return {next_above(last_before(-kInfinity, maximum, stays)), vocab_size - 1};
+  return next_above(last_before(-kInfinity, maximum, stays));
 }
 
 /// Divides a row whose maximum is finite; -inf divided by +inf is NaN, which counts as -inf too.
