@@ -198,6 +198,6 @@ def native_best_tokens(logits: Tensor, count: int, softmax_smoothing: float) -> 
     """Returns log-probabilities and tokens of the best, from float64 sums that depend on a row and its dtype alone."""
     rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
     is_plain = softmax_smoothing == 1.0
-    temperature = None if is_plain else torch.full((len(rows),), softmax_smoothing, device="cpu")
+    temperature = None if is_plain else torch.full((len(rows),), softmax_smoothing, dtype=torch.float32, device="cpu")
     found, tokens, _ = torch.ops.ascend_sample.row_logprobs.default(rows, None, None, count, temperature=temperature)
     return found, tokens
