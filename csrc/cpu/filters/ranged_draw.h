@@ -46,9 +46,6 @@ class RangedDraw {
       return draw_sorted(search);
     }
     const Kept range = search.find();
-    if (arguments_.needs_list() && range.most < scanned->maximum) {
-      return std::nullopt;  // what is listed has no end above
-    }
     return arguments_.uses_p()
                ? NucleusDraw<Type>(weighed, range, arguments_, scratch_, work_).draw()
                : draw_segmented(range);
