@@ -53,6 +53,7 @@ void list_kept(const Row<Type>& row, const Groups& groups, const Kept& kept, con
   list.resize(hit_above(row, groups, bound, hits));
   int32_t* const ids = list.ids();
   float* const values = list.log_probs();
+  const bool are_all_kept = kept == Kept{.value = kept.value};
   size_t count = 0;
   for (size_t i = 0; i < hits.count; ++i) {
     const size_t start = hits.pairs[i] * 2 * kLine;
@@ -61,7 +62,7 @@ void list_kept(const Row<Type>& row, const Groups& groups, const Kept& kept, con
       const auto place = static_cast<size_t>(__builtin_ctzll(bits));
       ids[count] = static_cast<int32_t>(start + place);
       values[count] = Type::value_of(data[place]);
-      count += kept.has(values[count], start + place) ? 1 : 0;
+      count += are_all_kept || kept.has(values[count], start + place) ? 1 : 0;
     }
   }
   list.resize(count);  // which moves its log-probabilities

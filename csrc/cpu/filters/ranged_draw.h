@@ -46,9 +46,6 @@ class RangedDraw {
       return draw_sorted(search);
     }
     range_ = search.find();
-    if (arguments_.needs_list() && range_->most < scanned->maximum) {
-      return std::nullopt;  // what is listed has no end above
-    }
     return arguments_.uses_p()
                ? NucleusDraw<Type>(weighed, *range_, arguments_, scratch_, work_).draw()
                : draw_segmented(*range_);
