@@ -52,10 +52,8 @@ double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor
       .min_p = std::nullopt,
       .q = cpu::NoiseRows{q.const_data_ptr<float>(), q.stride(0), q.stride(1)},
       .eps = 1e-8F,
-      .are_probabilities = false,
       .selected = selected.data(),
-      .kept = {},
-      .sample_result = std::nullopt};
+      .kept = {}};
   const cpu::Kernel& kernel = *target_in_use().kernel;
   cpu::Scratch scratch;
   const auto began = std::chrono::steady_clock::now();
