@@ -56,8 +56,3 @@ def test_storeys_rest_on_those_below() -> None:
         if header in storey_of and storey_of[header] > storey
     ]
     assert upward == []
-
-
-def test_the_readme_lists_each_header() -> None:
-    listed = re.findall(r"^\| `([a-z_/]+\.h)` \|", (CPU / "README.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(map(name_of, HEADERS))
