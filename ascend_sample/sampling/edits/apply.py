@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.edits.processing import add_bias, apply_penalties, mask_out
 from ascend_sample.sampling.edits.value_ranges import RangedRows
@@ -104,6 +105,16 @@ def _penalize(flat: Tensor, penalties: Penalties) -> None:
     seen = flat.index_select(0, places.view(-1)).view_as(places)
     changed = apply_penalties(seen, None, counts, repetition, presence, frequency, scaled)
     flat.index_copy_(0, places.view(-1), changed.view(-1))
+
+
+def drafts_before(draft_ids: Tensor, before: Tensor) -> Tensor:
+    """Returns the drafts before each row, int64 [rows, most]; -1 where a row has fewer.
+
+    Args:
+        draft_ids: int64 [drafts].
+        before: int64 [rows, most], the numbers of these drafts; where a row has fewer, how many drafts there are.
+    """
+    return pad(draft_ids, (0, 1), value=-1).index_select(0, before.view(-1)).view_as(before)
 
 
 def with_drafts(

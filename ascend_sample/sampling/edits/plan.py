@@ -6,9 +6,8 @@ import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
-from ascend_sample.sampling.edits.apply import FRONT, Biases, Penalties, with_drafts
+from ascend_sample.sampling.edits.apply import FRONT, Biases, Penalties, drafts_before, with_drafts
 from ascend_sample.sampling.edits.processing import scaling_of
 from ascend_sample.sampling.edits.slots import AddendSlots, MaskSlots, PenaltySlots
 from ascend_sample.sampling.rows.row_set import RowSet
@@ -56,12 +55,10 @@ class PenalizedRows:
             drafts: int64 [drafts], those of the step.
         """
         ids = self._slots.ids.index_select(0, self._held_there)
+        before = None
         if drafts is not None and self._before is not None:
-            padded = pad(drafts, (0, 1), value=-1)  # where a row has fewer
-            drafts = padded.index_select(0, self._before.view(-1)).view_as(self._before)
-        else:
-            drafts = None
-        return with_drafts(ids, self._occurrences_of, drafts, self._slots.vocab_size)
+            before = drafts_before(drafts, self._before)
+        return with_drafts(ids, self._occurrences_of, before, self._slots.vocab_size)
 
     def penalties(self, drafts: Tensor | None) -> Penalties:
         """Returns how entries of the rows are penalised in this step."""

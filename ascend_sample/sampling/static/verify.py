@@ -7,13 +7,13 @@ from typing import Final
 import numpy
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.drafts.arguments import VerificationRule, check_rule
 from ascend_sample.sampling.drafts.judging import JudgingNoise, Proposals, judge_with, never_empty, noise_of
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
+from ascend_sample.sampling.edits.apply import drafts_before
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import check_uncaptured
@@ -180,8 +180,7 @@ class StaticVerification:
         """Judges `draft_ids` by `logits`, writes what the attributes say, and waits for nothing."""
         step, layout, drafts = self._step, self._layout, None
         if step.edits.history:
-            padded = pad(self.draft_ids, (0, 1), value=NO_TOKEN)
-            drafts = padded.index_select(0, self._before.view(-1)).view_as(self._before)
+            drafts = drafts_before(self.draft_ids, self._before)
         edited = step.draw(drafts)
         if self._noise is None:
             tokens = layout.table(step.token_ids)
