@@ -108,7 +108,8 @@ class NucleusDraw {
     }
     const auto drawn = draw_by_rank(
         contiguous(*arguments_.noise, most.count, scratch_),
-        {least.count, most.count, sum, maximum, work_.values, weighed_.count()}, arguments_, work_);
+        {least.count, most.count, sum, maximum, {work_.values, nullptr, weighed_.count()}},
+        arguments_, work_);
     return drawn.has_value()
                ? std::optional(find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above,
                                           weighed_.groups()))

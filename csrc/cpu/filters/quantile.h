@@ -32,9 +32,8 @@ Sample take_sample(const Row<Type>& row, float maximum, WeightedSet set) {
 
 /// A bracket that holds the quantile, if the sample's weights are off by no more than so many
 /// standard deviations of a sample at random; `within` does surely. `target` is the weight to be
-/// exceeded by what lies between within.high and the quantile. Only the lower end is narrowed
-/// unless kWithHigh.
-template <Weight kWeight, bool kWithHigh>
+/// exceeded by what lies between within.high and the quantile.
+template <Weight kWeight>
 Bracket narrow(const Sample& sample, Bracket within, float maximum, double target,
                double deviations, WeightedSet inside, const WeightedSet (&rooms)[2]) {
   const Floats lows = splat(within.low);
@@ -72,7 +71,7 @@ Bracket narrow(const Sample& sample, Bracket within, float maximum, double targe
   if (wanted + error < total) {
     bracket.low = find_quantile<kWeight>(inside, maximum, wanted + error, rooms).value;
   }
-  if (kWithHigh && wanted - error > 0) {
+  if (wanted - error > 0) {
     bracket.high = find_quantile<kWeight>(inside, maximum, wanted - error, rooms).value;
   }
   return bracket;
@@ -127,8 +126,7 @@ WeightedSet gather(const Row<Type>& row, Bracket bracket, float maximum, Weighte
   return set;
 }
 
-/// Searches a row for places, by any weight. What a search gathers serves later
-/// ones where it holds their quantile.
+/// Searches a row for a quantile, by any weight.
 template <typename Type>
 class QuantileSearch {
  public:
@@ -145,9 +143,6 @@ class QuantileSearch {
   /// The quantile where the cumulated weight exceeds `target`: from `low` to prefix.value.
   template <Weight kWeight>
   Quantile find(float low, const KnownPrefix& prefix, double target) {
-    if (kWeight == Weight::kOne && has_all_from_ <= low && gathered_.count_above <= target) {
-      return find_quantile<kWeight>(gathered_, maximum_, target, rooms_);
-    }
     const double weight_of_prefix =
         kWeight == Weight::kOne ? static_cast<double>(prefix.count) : prefix.weight;
     // Where roundings differ, both might be a little beyond.
@@ -157,8 +152,8 @@ class QuantileSearch {
     // the first bracket may miss the quantile, and a wider one is tried.
     double deviations = 3.0;
     const auto narrow_with = [&] {
-      return narrow<kWeight, true>(sample_, {low, prefix.value}, maximum_,
-                                   target - weight_of_prefix, deviations, inside_, rooms_);
+      return narrow<kWeight>(sample_, {low, prefix.value}, maximum_, target - weight_of_prefix,
+                             deviations, inside_, rooms_);
     };
     Bracket bracket = narrow_with();
     for (int attempt = 1;; ++attempt) {
@@ -180,7 +175,6 @@ class QuantileSearch {
       } else {
         gathered_ = gather<kWeight, true>(row_, bracket, maximum_, gathered_);
       }
-      has_all_from_ = is_all_above_known && !is_one_value ? bracket.low : kInfinity;
       deviations *= 8;
       if (gathered_.weight_above > target) {
         const float low = next_above(bracket.high);
@@ -225,7 +219,6 @@ class QuantileSearch {
   WeightedSet inside_;
   WeightedSet rooms_[2];
   Sample sample_;
-  float has_all_from_ = kInfinity;  // up to what is above it, gathered_ has every logit from here
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

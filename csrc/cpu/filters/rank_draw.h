@@ -19,8 +19,7 @@ struct RankedNucleus {
   size_t most;
   SumBounds sum;
   float maximum;
-  const float* values;  // all of the nucleus, in any order, and perhaps less
-  size_t count;
+  WeightedSet values;  // all of the nucleus and perhaps less; weights are not read
 
   double exponential_of(float value) const {
     return exp_not_positive(double{value} - double{maximum});
@@ -52,9 +51,8 @@ inline bool is_surely_less(double score, double other, double difference, double
 /// noise of the ranks.
 inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
                                              const RowArguments& arguments, Workspace& work) {
-  const WeightedSet values{const_cast<float*>(nucleus.values), nullptr, nucleus.count};
   const auto quantile_of = [&](size_t rank) {
-    return find_quantile<Weight::kOne>(values, nucleus.maximum, static_cast<double>(rank),
+    return find_quantile<Weight::kOne>(nucleus.values, nucleus.maximum, static_cast<double>(rank),
                                        {{work.room_values[1], nullptr}, {work.weights, nullptr}});
   };
   const SumBounds& sum = nucleus.sum;
@@ -86,7 +84,7 @@ inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus
       set(arguments.exponential_with(scores[best] * noise * (1 - 4e-5), inverse));
       const double difference = exponentials[i] - exponentials[best];
       if (is_surely_less(scores[i], scores[best], difference, spread) &&
-          rank >= count_greater(values, nucleus.value_with(exponentials[i]))) {
+          rank >= count_greater(nucleus.values, nucleus.value_with(exponentials[i]))) {
         continue;  // its value is no larger
       }
     }

@@ -94,11 +94,6 @@ struct RowArguments {
     return rules.softmaxes_again ? 1.0 + std::log(weight) / inverse_sum : weight;
   }
 
-  /// Whether min-p keeps what has this share of the largest weight, however weights are rounded.
-  bool stays_surely(double share) const {
-    return !uses_min_p() || share >= double{min_p} * (1 + kUnsure);
-  }
-
   /// min-p a little larger or smaller.
   RowArguments with_min_p_times(double factor) const {
     RowArguments result = *this;

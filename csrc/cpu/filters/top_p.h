@@ -126,8 +126,7 @@ class TopP {
     const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
                                                            {work_.values, work_.weights});
     const auto drawn =
-        draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values.values, values.size},
-                     arguments_, work_);
+        draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values}, arguments_, work_);
     return drawn.has_value()
                ? find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above, groups_)
                : draw_from_sorted(q, least, count);
