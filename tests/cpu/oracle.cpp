@@ -72,14 +72,18 @@ Oracle::Oracle(const Row& row) : row_(row) {
     selected_ = ids_[0];
     return;
   }
+  selected_ = draw(cut_.strict);
+}
+
+/// What is drawn from the first `count` candidates.
+int64_t Oracle::draw(size_t count) const {
   if (row_.is_segmented) {
-    selected_ = draw_by_segments(cut_.strict);
-    return;
+    return draw_by_segments(count);
   }
-  const auto all = scores(cut_.strict);
+  const auto all = scores(count);
   const auto best = std::max_element(
       all.begin(), all.end(), [](Score one, Score other) { return one.nominal < other.nominal; });
-  selected_ = ids_[places(cut_.strict)[static_cast<size_t>(best - all.begin())]];
+  return ids_[places(count)[static_cast<size_t>(best - all.begin())]];
 }
 
 void Oracle::order_candidates() {

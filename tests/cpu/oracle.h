@@ -74,7 +74,10 @@ class Oracle {
   bool wins(size_t rank, size_t count) const;
   bool wins_by_segments(size_t rank, size_t count) const;
   std::vector<double> segment_weights(size_t count) const;
+  int64_t draw(size_t count) const;
   int64_t draw_by_segments(size_t count) const;
+  template <typename Holds>
+  bool holds_for_some_cut(size_t rank, const Cut& cut, Holds holds) const;
   bool wins_by_some_cut(size_t rank, const Cut& cut) const;
   bool is_tie(int64_t selected) const;
   std::string narrow(const float* kept, Cut& cut) const;

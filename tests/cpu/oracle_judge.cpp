@@ -73,20 +73,26 @@ bool Oracle::wins_by_segments(size_t rank, size_t count) const {
   return has_mass(rank);
 }
 
-bool Oracle::wins_by_some_cut(size_t rank, const Cut& cut) const {
-  const size_t first = std::max(cut.least, rank + 1);
-  if (branch_ != 'C' && !row_.is_segmented) {
-    return wins(rank, first);  // a larger cut only adds rivals: the smallest is the kindest
-  }
-  // Each gives q to other entries, or adds to a segment.
-  for (size_t count = first; count <= cut.most; ++count) {
+/// Whether that holds for some number of kept entries that the cut allows, and that leaves `rank`.
+template <typename Holds>
+bool Oracle::holds_for_some_cut(size_t rank, const Cut& cut, Holds holds) const {
+  for (size_t count = std::max(cut.least, rank + 1); count <= cut.most; ++count) {
     const bool is_between_equals =
         branch_ == 'C' && count < ids_.size() && value(count) == value(count - 1);
-    if (!is_between_equals && wins(rank, count)) {
+    if (!is_between_equals && holds(count)) {
       return true;
     }
   }
   return false;
+}
+
+bool Oracle::wins_by_some_cut(size_t rank, const Cut& cut) const {
+  if (branch_ != 'C' && !row_.is_segmented) {
+    // A larger cut only adds rivals: the smallest is the kindest.
+    return wins(rank, std::max(cut.least, rank + 1));
+  }
+  // Each gives q to other entries, or adds to a segment.
+  return holds_for_some_cut(rank, cut, [&](size_t count) { return wins(rank, count); });
 }
 
 /// Narrows the cut to what a row of kept logits shows; says what is wrong with it, or nothing.
@@ -150,7 +156,13 @@ Verdict Oracle::judge(int64_t selected, const float* kept) const {
     return {Kind::kFailed, ids + ": it cannot be among those kept"};
   }
   if (!shows_other_cut && rank < cut_.strict && wins(rank, cut_.strict)) {
-    return {is_tie(selected) ? Kind::kTie : Kind::kNearDraw, ids};
+    if (!is_tie(selected)) {
+      return {Kind::kNearDraw, ids};
+    }
+    // What ties here may be the first of the best by another cut, with another's noise.
+    const bool is_drawn = holds_for_some_cut(
+        rank, cut, [&](size_t count) { return count != cut_.strict && draw(count) == selected; });
+    return {is_drawn ? Kind::kNearBoundary : Kind::kTie, ids};
   }
   if (wins_by_some_cut(rank, cut)) {
     return {Kind::kNearBoundary, ids};

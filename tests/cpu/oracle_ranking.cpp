@@ -11,20 +11,22 @@ namespace {
 /// How far a number may be off: by the sum of exponentials in float32, and by its own rounding.
 double off(double number) { return 2e-6 + std::fabs(number) * 0x1p-23; }
 
-/// Logarithms of probabilities. Entries of +inf share the mass; what has no weight stays -inf.
-std::vector<double> normalised(const std::vector<float>& logits) {
-  const double maximum = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> differences;
+/// Logarithms of probabilities: (logit - maximum) / divisor in double, less the logarithm of the
+/// sum of what a draw weighs. Entries of +inf share the mass; what has no weight stays -inf.
+std::vector<double> normalised(const Row& row, double divisor) {
+  const double largest_weighed = *std::max_element(row.logits.begin(), row.logits.end());
   double sum = 0;
-  for (const double logit : logits) {
-    differences.push_back(logit == maximum ? 0.0 : logit - maximum);
-    sum += std::exp(differences.back());
+  for (const double logit : row.logits) {
+    sum += std::exp(logit == largest_weighed ? 0.0 : logit - largest_weighed);
   }
-  for (size_t id = 0; id < logits.size(); ++id) {
-    differences[id] = std::isinf(logits[id]) && logits[id] < 0 ? double{logits[id]}
-                                                               : differences[id] - std::log(sum);
+  const double maximum = *std::max_element(row.order.begin(), row.order.end());
+  std::vector<double> numbers;
+  for (const double logit : row.order) {
+    const double difference = logit == maximum ? 0.0 : logit - maximum;
+    const bool has_none = std::isinf(logit) && logit < 0;
+    numbers.push_back(has_none ? logit : difference / divisor - std::log(sum));
   }
-  return differences;
+  return numbers;
 }
 
 }  // namespace
@@ -32,7 +34,7 @@ std::vector<double> normalised(const std::vector<float>& logits) {
 RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
     : scenario_(std::string("l:") + (row.is_divided ? "t" : "") +
                 (call.given.has_value() ? "+" : "") + (call.is_normalised ? "" : "raw")) {
-  std::vector<double> all = normalised(row.logits);
+  std::vector<double> all = normalised(row, call.divisor(0));
   for (size_t id = 0; id < all.size() && !call.is_normalised; ++id) {
     all[id] = row.order[id] / call.divisor(0);
   }
