@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/calls.h"
+
 namespace ascend_sample::cpu::testing {
 namespace {
 
@@ -45,11 +47,22 @@ std::vector<int32_t> words(Dice& dice, int64_t size) {
   return result;
 }
 
+/// Numbers of range filters, of which two thirds are off.
+std::vector<float> numbers_of_ranges(Dice& dice) {
+  std::vector<float> numbers(kRangeFilters);
+  for (float& number : numbers) {
+    number = dice.one_in(3) ? dice.pick({0.999F, 0.9F, 0.5F, 0.2F, 0.1F, 0.01F, 3e-4F}) : 0.0F;
+  }
+  numbers[kTypicalP] = numbers[kTypicalP] == 0.0F ? 1.0F : numbers[kTypicalP];
+  numbers[kTopNSigma] *= dice.pick({1.0F, 3.0F, 10.0F});
+  return numbers;
+}
+
 }  // namespace
 
 FuzzEdits make_edits(Dice& dice, int64_t size) {
   FuzzEdits edits;
-  const int64_t kinds = 1 + dice.below(15);
+  const int64_t kinds = 1 + dice.below(31);
   if ((kinds & 1) != 0) {
     edits.addends.emplace();
     edits.addends->ids = listed(dice, size);
@@ -79,6 +92,9 @@ FuzzEdits make_edits(Dice& dice, int64_t size) {
   }
   if ((kinds & 8) != 0) {
     edits.bitmask = words(dice, size);
+  }
+  if ((kinds & 16) != 0) {
+    edits.ranges = numbers_of_ranges(dice);
   }
   return edits;
 }
@@ -136,6 +152,13 @@ std::string FuzzEdits::describe() const {
       }
       text += "\n";
     }
+  }
+  if (ranges.has_value()) {
+    text += "  ranges:";
+    for (const float number : *ranges) {
+      append(text, " %a", static_cast<double>(number));
+    }
+    text += "\n";
   }
   return text;
 }

@@ -37,6 +37,7 @@ struct FuzzEdits {
   std::optional<Penalties> penalties;
   std::optional<std::vector<int32_t>> mask;
   std::optional<std::vector<int32_t>> bitmask;
+  std::optional<std::vector<float>> ranges;  // a number for each RangeFilter
 
   /// Forgets what is of no vocabulary so small.
   void cut(size_t vocab_size);

@@ -43,6 +43,7 @@ constexpr void (*kSimplifications[])(FuzzCase&) = {
     [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.penalties.reset(); }); },
     [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.mask.reset(); }); },
     [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.bitmask.reset(); }); },
+    [](FuzzCase& row) { row.of_request([](auto& request) { request.edits.ranges.reset(); }); },
     [](FuzzCase& row) { row.eps = 0.0F; },
     [](FuzzCase& row) {
       if (row.ranking.has_value()) {

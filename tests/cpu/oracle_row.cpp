@@ -59,6 +59,7 @@ Row::Row(const SamplingCall& call, int64_t row) {
   load(call.logits, row);
   edit(call.requests.edits, row);
   settle();
+  keep_range(call.requests, row);
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
   has_q = temperature > 0.0F && k != 1;
@@ -82,6 +83,7 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   load(call.logits, row);
   edit(call.requests.edits, row);
   settle();
+  keep_range(call.requests, row);
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
   is_greedy = !(temperature > 0.0F) || k == 1;  // then ties are not kept
@@ -175,6 +177,33 @@ void Row::settle() {
   const float maximum = *std::max_element(logits.begin(), logits.end());
   if (status == RowStatus::kOk && maximum == -kInfinity) {
     status = RowStatus::kAllMasked;
+  }
+}
+
+/// What range filters leave, as the kernel's operator for ranges finds it, which has tests of its
+/// own (tests/sampling): here it is compared with the search that a draw makes.
+void Row::keep_range(const Requests& requests, int64_t row) {
+  if (!requests.edits.ranges.has_value()) {
+    return;
+  }
+  is_edited = true;
+  const Table<float>& numbers = requests.edits.ranges->numbers;
+  float least = -kInfinity;
+  float most = kInfinity;
+  Scratch scratch;
+  targets()[0].kernel->find_ranges({.logits = {.type = LogitsType::kFloat32,
+                                               .vocab_size = static_cast<int64_t>(logits.size()),
+                                               .data = logits.data(),
+                                               .row_stride = 0,
+                                               .column_stride = 1},
+                                    .batch_size = 1,
+                                    .temperature = requests.temperature + row,
+                                    .ranges = {{numbers.row(row), 0}},
+                                    .least = &least,
+                                    .most = &most},
+                                   0, 1, scratch);
+  for (float& logit : logits) {
+    logit = least <= logit && logit <= most ? logit : -kInfinity;
   }
 }
 

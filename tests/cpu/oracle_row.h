@@ -42,6 +42,7 @@ struct Row {
   void load(const Logits& rows, int64_t row);
   void edit(const Edits& edits, int64_t row);
   void settle();
+  void keep_range(const Requests& requests, int64_t row);
   void read(const Requests& requests, int64_t row);
   void cut_at_k(bool keeps_ties);
   void divide(float temperature);

@@ -151,6 +151,9 @@ Edits PlacedCase::edits(const FuzzEdits& given) {
   if (given.bitmask.has_value()) {
     edits.bitmask = {slot, {list(*given.bitmask), 0}};
   }
+  if (given.ranges.has_value()) {
+    edits.ranges = {{list(*given.ranges), 0}};
+  }
   return edits;
 }
 
