@@ -22,7 +22,7 @@ COMMANDS: Final[dict[str, tuple[str, Callable[[ArgumentParser], None], Callable[
         bench.run_bench,
     ),
     "report": (
-        "all of these, and steps of all kinds of requests, in one file",
+        "all of these, steps of all kinds of requests, and times of launches, in one file",
         report.add_report_arguments,
         report.run_report,
     ),

@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
     for section, entries in facts.items():
         print(section)
         for name, value in entries.items():
-            print(f"  {name:<24}{value}")
+            print(f"  {name:<30}{value}")
     return 0
 
 
@@ -84,15 +84,18 @@ def _npu_facts() -> dict[str, str]:
     if missing is not None:
         facts["CANN"] = f"not loaded ({missing}). {_environment.CANN_REMEDY}"
         return facts
-    from ascend_sample.npu import libraries
+    from ascend_sample.npu import libraries, packages
 
     facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if _environment.is_emulated() else "a real one"
     for operator in OPERATORS.values():
         try:
             _, phase_2 = libraries.find_operator(operator)
-            facts[operator.name] = phase_2.library
         except NotImplementedError as reason:
             facts[operator.name] = f"{NOT_FOUND}: {reason}"
+        else:
+            facts[operator.name] = phase_2.library
+            facts[f"{operator.name} build"] = packages.build_of(operator, phase_2.library)
+    facts["CANN build"] = packages.build_of_cann()
     if "torch_npu" not in sys.modules:
         facts["devices"] = "0 (torch_npu is not imported)"
         return facts

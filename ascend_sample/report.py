@@ -20,6 +20,7 @@ from tqdm import tqdm
 from ascend_sample import bench, info, parity
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._options import file_to_write, whole_number
+from ascend_sample.bench.launches import capture, has_graphs, print_launches
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
 from ascend_sample.parity.environment import EMULATED, is_emulated_npu
 from ascend_sample.parity.families import LANGUAGE_MODEL
@@ -37,6 +38,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "top_k=50, top_p=0.9": {"top_k": 50, "top_p": 0.9},
     "the same, temperature 0.7": {"top_k": 50, "top_p": 0.9, "temperature": 0.7},
     "top_p=0.9": {"top_p": 0.9},
+    "top_p=0.875": {"top_p": 0.875},  # which bfloat16 holds exactly: the first operator serves it
     "min_p=0.1": {"min_p": 0.1},
     "no filter": {},
     "top_k=5000": {"top_k": 5000},
@@ -49,8 +51,6 @@ PROMPT: Final = 32
 """How many tokens each request begins with."""
 WAYS: Final = {"step": "Sampler, one operator after the other", "graph": "StaticStep, replayed", "host": "host=True"}
 """How a step is taken: on a device its operators are called, or replayed by a graph; or its host samples."""
-GRAPHS: Final = {"npu": "NPUGraph", "cuda": "CUDAGraph"}
-"""What holds work of a device, by the device: a class of the module that torch has for it."""
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
@@ -83,6 +83,7 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
     for operator in parity.SUBJECTS:
         parts[f"Verification of {operator}"] = functools.partial(_verify, device, operator, arguments.rows)
     parts["Steps of the sampling layer"] = functools.partial(_show_steps, device, arguments, budget)
+    parts["Times of launches"] = functools.partial(_show_launches, device, budget)
     parts["Times of the operator"] = functools.partial(_bench, device, arguments, budget)
     head = [f"# ascend_sample on {device}", time.strftime("%Y-%m-%d %H:%M:%S %z")]
     if is_emulated_npu(device):
@@ -148,6 +149,13 @@ def _bench(device: str, arguments: Namespace, budget: Budget | None) -> int:
     return bench.run_bench(parser.parse_args(words), **({} if budget is None else {"budget": budget}))
 
 
+def _show_launches(device: str, budget: Budget | None) -> int:
+    print_launches(device, (budget or Budget()).most_rounds)
+    if is_emulated_npu(device):
+        print(EMULATED)
+    return 0
+
+
 class Step(NamedTuple):
     """What a step of one kind of requests was seen to do, taken in three ways."""
 
@@ -174,7 +182,7 @@ def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], bu
     there, sampler = logits.to(device), Sampler()
     expected = Sampler()(logits, cpu, advance=False).token_ids
     ways: dict[str, Callable[[], torch.Tensor]] = {"step": lambda: sampler(there, own, advance=False).token_ids}
-    if device in GRAPHS:
+    if has_graphs(there.device):
         ways["graph"] = _replayed(fields, there, own)
     if device != "cpu":
         on_host, batch = Sampler(host=True), _batch_of(fields, shape, "cpu")
@@ -213,12 +221,7 @@ def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch
     )
     step.logits.copy_(logits)
     step.prepare(batch)
-    step.run()  # what is looked up or allocated once is no part of the graph
-    module = torch.get_device_module(logits.device)
-    module.synchronize()
-    graph = getattr(module, GRAPHS[logits.device.type])()
-    with module.graph(graph):
-        step.run()
+    graph = capture(step.run, logits.device)
 
     def replay() -> torch.Tensor:
         step.prepare(batch)

@@ -52,6 +52,7 @@ class AclnnOperator:
     found_in: str  # which CANN has it, a sentence for errors
     results: tuple[Result, ...]  # what it gives, in order
     reference: str  # the module of this package that has the operator's specification in code
+    kernel: str  # what CANN names the files of its kernels after
     takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
     checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
     most_rows: int | None = None  # for how many its kernel has room, where that is bounded
@@ -87,6 +88,7 @@ SAMPLE: Final = AclnnOperator(
         Result("logits_top_kp_select", "float32", option="is_need_logits"),
     ),
     reference="ascend_sample.reference",
+    kernel="top_k_top_p_sample",
     takes_any_k=False,
     checks_unwanted=True,
     most_rows=MOST_ROWS,
@@ -103,6 +105,7 @@ SAMPLE_V2: Final = AclnnOperator(
         Result("logits_sort_masked", "float32", option="is_need_sample_result"),
     ),
     reference="ascend_sample.reference_v2",
+    kernel="top_k_top_p_sample_v2",
 )
 OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
 """By the name of our function."""

@@ -9,7 +9,6 @@ import torch
 from ascend_sample import info
 from ascend_sample._environment import is_emulated
 from ascend_sample.backend import Route, which_backend
-from ascend_sample.npu.operators import OPERATORS
 
 NO_NPU = (
     "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
@@ -106,8 +105,8 @@ def describe_environment(device: str, operator: str, routes: dict[str, Route]) -
         environment["torch_npu"] = str(versions["torch_npu"])
         environment["CANN"] = _describe_cann(str(facts["npu"]["CANN"]))
         environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
-        # Which of the two operators the machine has, and where.
-        environment |= {symbol.name: str(facts["npu"][symbol.name]) for symbol in OPERATORS.values()}
+        # Which of the operators the machine has, where, and which builds of them.
+        environment |= {name: str(fact) for name, fact in facts["npu"].items() if name.startswith("aclnn")}
     environment |= {f"route {dtype}": f"{route.backend} ({route.reason})" for dtype, route in routes.items()}
     environment["compared with"] = f"{operator}_reference on the CPU"
     return environment

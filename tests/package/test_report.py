@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,20 @@ import torch
 
 import hostcann
 from ascend_sample import report
+from ascend_sample.bench import launches
 from ascend_sample.bench.timing import Budget
 from ascend_sample.parity.environment import EMULATED
-from ascend_sample.sampling import SamplingBatch
+from ascend_sample.sampling import SamplingBatch, SamplingParams
+from ascend_sample.sampling.step.routes import RULES, Abilities, choose_rules
 
 SHORT = Budget(seconds=0.01, fewest_rounds=1, most_rounds=1)
+VOCAB_SIZE = 151936
 TITLES = [
     "Installation",
     "Verification of top_k_top_p_sample",
     "Verification of top_k_top_p_sample_v2",
     "Steps of the sampling layer",
+    "Times of launches",
     "Times of the operator",
 ]
 
@@ -42,9 +48,11 @@ def test_the_file_has_every_part(device: str, tmp_path: Path, capsys: pytest.Cap
     assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES
     assert "Every part passed." in text
     assert text.count("PASSED") == 2
-    for name in report.REQUESTS:
+    for name in (*report.REQUESTS, "torch calls it", *(("a graph of 100 is replayed",) if device == "npu" else ())):
         assert f"\n{name} " in text
-    assert (EMULATED in text) == (device == "npu" and hostcann.is_active())
+    of_launches = text.split("## Times of launches")[1].split("## ")[0]
+    for said in (text.split("## ")[0], of_launches):
+        assert (EMULATED in said) == (device == "npu" and hostcann.is_active())
     for part in text.split("```text\n")[1:]:
         assert part.split("\n```")[0] in printed
 
@@ -98,6 +106,61 @@ def test_what_a_step_calls_is_counted(counting: None, npu: str) -> None:
     assert few.seconds.keys() == report.WAYS.keys()
     here = report.look_at_step({}, "cpu", (2, 300), SHORT)
     assert (here.tokens, here.unequal, here.launches, list(here.seconds)) == (2, 0, None, ["step"])
+
+
+def test_a_torch_npu_without_graphs(
+    npu: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything else is told."""
+    monkeypatch.delattr(torch.npu, "NPUGraph")
+    assert report.look_at_step({}, npu, (2, 300), SHORT).seconds.keys() == report.WAYS.keys() - {"graph"}
+    launches.print_launches(npu, 1)
+    *_, called, says = capsys.readouterr().out.splitlines()
+    assert called.startswith("torch calls it ")
+    assert says == "no graph is replayed: torch.npu has no NPUGraph"
+
+
+def test_what_is_timed_adds_as_often_as_is_told(counting: None, npu: str) -> None:
+    calls = launches._calls(torch.device(npu))
+    assert [additions for _, additions in calls.values()] == [1, *launches.NODES]
+    for name, (call, additions) in calls.items():
+        assert launches.IN_A_ROW % additions == 0
+        with hostcann.profile() as counted:
+            call()
+        assert counted.totals.read == additions * 2 * 4 * launches.ELEMENTS
+        assert (counted.totals.launches, counted.totals.replays) == ((1, 0) if name == "torch calls it" else (0, 1))
+
+
+def test_a_launch_is_handed_over_before_it_is_done() -> None:
+    """A device that does all that it was given while it is waited for, in 20 ms."""
+    given: list[None] = []
+
+    def wait() -> None:
+        if given:
+            time.sleep(0.02)
+            given.clear()
+
+    handed_over, done = launches._time(lambda: given.append(None), 10, wait)
+    assert 10 * done >= 0.02
+    assert 10 * handed_over < 0.01
+
+
+@pytest.mark.parametrize("abilities", [(False, False, False), (False, True, False), (False, True, True)])
+def test_the_kinds_of_requests_take_every_route(abilities: tuple[bool, bool, bool]) -> None:
+    """Of a device with neither operator, with the first alone, and with both: each route is timed by a kind."""
+    has = Abilities(*abilities)
+    kinds = SamplingBatch(VOCAB_SIZE)
+    kinds.extend([SamplingParams(**fields) for fields in report.REQUESTS.values()])
+    some = (0.0, 0.7, 1.0), (None, 1, 50, 5000), (0.875, 0.9, 1.0), (0.0, 0.1)
+    fields = ("temperature", "top_k", "top_p", "min_p")
+    every = SamplingBatch(VOCAB_SIZE)
+    every.extend([SamplingParams(**dict(zip(fields, values, strict=True))) for values in itertools.product(*some)])
+
+    def routes_of(batch: SamplingBatch) -> set[str]:
+        facts = {field: getattr(batch.host, field)[: len(batch)] for field in fields}
+        return {RULES[rule].route for rule in choose_rules(facts, VOCAB_SIZE, torch.bfloat16, has, keep_ties=False)}
+
+    assert routes_of(kinds) == routes_of(every)
 
 
 def test_tokens_of_every_way_are_compared(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ class TestVerify:
             emulated = not is_real_npu(device)
             assert ("EMULATED" in environment["device"]) is emulated
             assert ("EMULATED" in environment["CANN"]) is emulated
-            assert {"SoC", "torch_npu", "aclnnTopKTopPSample", "aclnnTopKTopPSampleV2"} <= environment.keys()
+            assert {"SoC", "torch_npu", "aclnnTopKTopPSampleV2", "aclnnTopKTopPSampleV2 build"} <= environment.keys()
 
     def test_exit_status_and_json(self, device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "report.json"

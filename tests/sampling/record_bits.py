@@ -34,7 +34,7 @@ from run_rows import random_logits, random_request  # noqa: E402
 from state_rows import set_states, with_state  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from ascend_sample.report import GRAPHS  # noqa: E402
+from ascend_sample.bench.launches import GRAPHS  # noqa: E402
 from ascend_sample.sampling import (  # noqa: E402
     KeptSets,
     Logprobs,

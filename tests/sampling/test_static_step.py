@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import hostcann
-from ascend_sample.report import GRAPHS
+from ascend_sample.bench.launches import GRAPHS
 from ascend_sample.sampling import (
     Purpose,
     RowStatus,
