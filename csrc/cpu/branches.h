@@ -35,10 +35,9 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
 /// Top-p alone, of a row whose draw by segments bounds do not decide, or of one that is drawn by
 /// rank.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
-                    Workspace& work) {
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
   if (!arguments.segments.has_value()) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, work)) {
       return *drawn;
     }
   }
@@ -49,20 +48,18 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
     return 0;
   }
   if (sum.maximum == kInfinity) {
-    const size_t selected =
-        sample_top_p(infinities_of(row, scratch, work), arguments, scratch, work);
+    const size_t selected = sample_top_p(infinities_of(row, work), arguments, work);
     for (float& logit : arguments.kept) {
       logit = logit == 0.0F ? kInfinity : -kInfinity;
     }
     return selected;
   }
-  return TopP<Type>(row, groups, sum, arguments, scratch, work).sample();
+  return TopP<Type>(row, groups, sum, arguments, work).sample();
 }
 
 /// No filter.
 template <typename Type>
-size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
-                         Workspace& work) {
+size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
   if (arguments.wants_kept()) {
     write_kept(row, Kept{}, arguments.kept.data());
   }
@@ -71,12 +68,12 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
     best.kept = {};
     return sample_top_k(row, 1, false, best, work);
   }
-  const float* q = contiguous(*arguments.noise, row.vocab_size(), scratch);
+  const float* q = contiguous(*arguments.noise, row.vocab_size(), work);
   float maximum = 0;
   std::optional<size_t> selected = draw_unfiltered(row, q, arguments.eps, work, maximum);
   if (!selected.has_value() && maximum == kInfinity) {
     float ignored = 0;
-    selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
+    selected = draw_unfiltered(infinities_of(row, work), q, arguments.eps, work, ignored);
   }
   return selected.has_value() ? *selected
                               : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum,
@@ -85,8 +82,7 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
 
 /// A row whose logits need not be divided any more.
 template <typename Type>
-size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
-                  Workspace& work) {
+size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
   const bool use_k = arguments.uses_k(row.vocab_size());
   const bool use_p = arguments.uses_p();
   const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
@@ -98,22 +94,21 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
     return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
   }
   if (use_p) {
-    return sample_top_p(row, arguments, scratch, work);
+    return sample_top_p(row, arguments, work);
   }
-  return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
-                                : sample_unfiltered(row, arguments, scratch, work);
+  return arguments.uses_min_p() ? sample_min_p(row, arguments, work)
+                                : sample_unfiltered(row, arguments, work);
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
 /// divided by the temperature where they are looked at, but for top-p, and where the best alone is
 /// kept, before: by the id is then taken what the division has made equal.
 template <typename Type>
-size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
-                          Workspace& work) {
+size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Workspace& work) {
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, work)) {
       return *drawn;
     }
   }
@@ -128,7 +123,7 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
     kept = find_top_k(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_best || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
-      return sample_by_segments(copy_kept(row, kept, scratch, work), arguments, scratch, work);
+      return sample_by_segments(copy_kept(row, kept, work), arguments, work);
     }
   }
   if (keeps_best || arguments.uses_p()) {
@@ -137,12 +132,11 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
       arguments.segments.reset();
     }
     return temperature == 1.0F || maximum == kInfinity
-               ? sample_row(row, arguments, scratch, work)
-               : sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch,
-                            work);
+               ? sample_row(row, arguments, work)
+               : sample_row(divide(row, maximum, temperature, work), arguments, work);
   }
   if (maximum == kInfinity) {
-    const Row<Float32> infinities = infinities_of(row, scratch, work);
+    const Row<Float32> infinities = infinities_of(row, work);
     scan_maxima(infinities, groups);
     return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments, work);
   }
@@ -154,24 +148,23 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
 
 /// A row of the sampling layer whose edits are done.
 template <typename Type>
-size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
-                     Workspace& work) {
+size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
   if (!arguments.is_drawn()) {
     return sample_top_k(row, 1, false, arguments, work);
   }
-  return arguments.segments.has_value() ? sample_by_segments(row, arguments, scratch, work)
-                                        : sample_row(row, arguments, scratch, work);
+  return arguments.segments.has_value() ? sample_by_segments(row, arguments, work)
+                                        : sample_row(row, arguments, work);
 }
 
 /// A row of the sampling layer of which a range of values is kept, after its other edits.
 template <typename Type>
 size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
-                    const RowArguments& arguments, Scratch& scratch, Workspace& work) {
-  RangedDraw<Type> ranged(row, filters, arguments, scratch, work);
+                    const RowArguments& arguments, Workspace& work) {
+  RangedDraw<Type> ranged(row, filters, arguments, work);
   if (const std::optional<size_t> drawn = ranged.draw()) {
     return *drawn;
   }
-  return sample_edited(keep_range(row, ranged.range(), scratch, work), arguments, scratch, work);
+  return sample_edited(keep_range(row, ranged.range(), work), arguments, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other
@@ -190,9 +183,7 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
     arguments.status.front() = RowStatus::kAllMasked;
     return 0;
   }
-  using Storage = typename Type::Storage;
-  const Row<Type> rest(reinterpret_cast<const Storage*>(work.allowed), *count,
-                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
+  const Row<Type> rest(work.allowed.as<typename Type::Storage>(), *count);
   const size_t place =
       sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
   return rest.value(place) == -kInfinity ? 0 : work.allowed_ids[place];
@@ -229,7 +220,7 @@ std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments argume
 /// temperature is written, and 0 for +inf; else it is the logit.
 template <typename Type>
 bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
-                    std::span<float> kept, Scratch& scratch, Workspace& work) {
+                    std::span<float> kept, Workspace& work) {
   if (const auto count = count_kept_ranks(row, arguments, work)) {
     fill(kept, -kInfinity);
     for (size_t rank = 0; rank < *count; ++rank) {
@@ -241,18 +232,17 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
   const float temperature = std::exchange(arguments.temperature, 1.0F);
   const auto write = [&](const auto& undivided) {
     if (maximum == kInfinity) {
-      sample_row(infinities_of(undivided, scratch, work, Scratch::kDivided), arguments, scratch,
-                 work);
+      sample_row(infinities_of(undivided, work), arguments, work);
     } else if (arguments.uses_min_p() && !arguments.uses_p() && !arguments.keeps_best()) {
       // As the draw by segments.
       write_kept(undivided, {.value = least_of_min_p(arguments.min_p, maximum, temperature)},
                  kept.data());
       return false;
     } else if (temperature == 1.0F) {
-      sample_row(undivided, arguments, scratch, work);
+      sample_row(undivided, arguments, work);
       return false;
     } else {
-      sample_row(divide(undivided, maximum, temperature, scratch, work), arguments, scratch, work);
+      sample_row(divide(undivided, maximum, temperature, work), arguments, work);
     }
     return true;
   };
@@ -261,15 +251,15 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
   }
   const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
   const Kept first = find_top_k(row, k, arguments.keeps_ties, maximum, work);
-  return write(copy_kept(row, first, scratch, work, Scratch::kRanked));  // min-p copies its own
+  return write(copy_kept(row, first, work));
 }
 
 /// The same as (logit - maximum) / temperature, 0 for +inf, or as logits at temperature 1: then the
 /// maximum is what it was.
 template <typename Type>
 void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& arguments,
-                  std::span<float> kept, Scratch& scratch, Workspace& work) {
-  if (write_filtered(row, maximum, arguments, kept, scratch, work)) {
+                  std::span<float> kept, Workspace& work) {
+  if (write_filtered(row, maximum, arguments, kept, work)) {
     maximum = 0.0F;
   } else if (arguments.temperature != 1.0F || maximum == kInfinity) {
     scale_kept(kept, std::exchange(maximum, 0.0F), arguments.temperature);
@@ -279,17 +269,14 @@ void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& argu
 /// The distribution of a row whose draw these arguments are for; id 0 alone where nothing is above
 /// -inf. It lies in the thread's memory until that is used again.
 template <typename Type>
-TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
-                    Workspace& work) {
-  auto* const memory = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kTarget, row.lines() * kLine * sizeof(float)));
-  const auto few = [&](size_t count) {
-    return TargetRow::of_few({work.sorted_ids, count}, {memory, count});
-  };
+TargetRow target_of(const Row<Type>& row, RowArguments arguments, Workspace& work) {
+  float* const memory = work.filtered.reserve(row.padded());
+  uint32_t* const ids = work.sorted_ids;
+  const auto few = [&](size_t count) { return TargetRow::of_few({ids, count}, {memory, count}); };
   settle_best(arguments, row.vocab_size());
   if (const auto count = count_kept_ranks(row, arguments, work)) {
     if (*count == 0) {
-      work.sorted_ids[0] = 0;
+      ids[0] = 0;
       memory[0] = 1.0F;
       return few(1);
     }
@@ -308,7 +295,7 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scrat
     fill(probabilities, 0.0F);
     memory[0] = 1.0F;
   } else {
-    write_scaled(row, maximum, arguments, probabilities, scratch, work);
+    write_scaled(row, maximum, arguments, probabilities, work);
     normalize_kept(probabilities, maximum);
   }
   return TargetRow::of_all(probabilities);

@@ -21,12 +21,11 @@ class NucleusDraw {
  public:
   /// What top-p, and perhaps min-p, keep of this range of a row.
   NucleusDraw(WeighedValues<Type>& weighed, const Kept& range, const RowArguments& arguments,
-              Scratch& scratch, Workspace& work)
+              Workspace& work)
       : weighed_(weighed),
         range_(range),
         has_all_(range.value > -kInfinity),
         arguments_(arguments),
-        scratch_(scratch),
         work_(work) {}
 
   /// The drawn id; none where the nucleus is large, or rounding decides.
@@ -35,7 +34,7 @@ class NucleusDraw {
     // What is kept needs one end: where the first try leaves two, hardly a try between decides.
     const double second = kDepths[arguments_.needs_end() ? 2 : 0];
     for (const double next :
-         {scratch_.history.depth + kMore, second, kDepths[1], kDepths[2], kDepths[3]}) {
+         {work_.history.depth + kMore, second, kDepths[1], kDepths[2], kDepths[3]}) {
       const double depth = std::clamp(next, kDepths[0], kDepths[3]);
       if (depth <= reached) {
         continue;
@@ -88,8 +87,8 @@ class NucleusDraw {
       return std::nullopt;
     }
     const double end = (double{most->kept.value} - weighed_.scanned().maximum) / temperature();
-    scratch_.history.depth = std::log(sum.most) - end;
-    scratch_.history.note_large(false);
+    work_.history.depth = std::log(sum.most) - end;
+    work_.history.note_large(false);
     return arguments_.segments.has_value()
                ? draw_kept(weighed_.row(), weighed_.groups(), {range_.most, temperature()},
                            {least->kept, most->kept}, arguments_, work_)
@@ -107,7 +106,7 @@ class NucleusDraw {
       return find_equal(row, maximum, 0, weighed_.groups());
     }
     const auto drawn = draw_by_rank(
-        contiguous(*arguments_.noise, most.count, scratch_),
+        contiguous(*arguments_.noise, most.count, work_),
         {least.count, most.count, sum, maximum, {work_.values, nullptr, weighed_.count()}},
         arguments_, work_);
     return drawn.has_value()
@@ -125,7 +124,7 @@ class NucleusDraw {
   /// What lies around the ends of the nucleus, in the place of values their y. It is all, or few.
   WeightedSet narrowed(const Targets& targets) const {
     constexpr int kSteps = 10;
-    const WeightedSet all{work_.room_values[0], work_.room_weights[0], weighed_.count()};
+    const WeightedSet all{work_.exponents, work_.weights, weighed_.count()};
     if (weighed_.count() <= kFewSorted) {
       return all;
     }
@@ -261,7 +260,6 @@ class NucleusDraw {
   const bool has_all_;        // of the range, once something is gathered
   bool is_gathered_ = false;  // the nucleus
   const RowArguments& arguments_;
-  Scratch& scratch_;
   Workspace& work_;
 };
 

@@ -19,11 +19,10 @@ template <typename Type>
 class RangedDraw {
  public:
   RangedDraw(const Row<Type>& row, const RangeFilters& filters, const RowArguments& arguments,
-             Scratch& scratch, Workspace& work)
+             Workspace& work)
       : row_(row),
         filters_(filters),
         arguments_(arguments),
-        scratch_(scratch),
         work_(work),
         groups_{kSegmentLines, work.maxima} {}
 
@@ -46,9 +45,8 @@ class RangedDraw {
       return draw_sorted(search);
     }
     range_ = search.find();
-    return arguments_.uses_p()
-               ? NucleusDraw<Type>(weighed, *range_, arguments_, scratch_, work_).draw()
-               : draw_segmented(*range_);
+    return arguments_.uses_p() ? NucleusDraw<Type>(weighed, *range_, arguments_, work_).draw()
+                               : draw_segmented(*range_);
   }
 
   /// What is to be copied where no id was drawn.
@@ -119,7 +117,6 @@ class RangedDraw {
   const Row<Type>& row_;
   const RangeFilters& filters_;
   const RowArguments& arguments_;
-  Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
   std::optional<Kept> range_;  // of all of the row
@@ -129,8 +126,8 @@ class RangedDraw {
 /// or hardly will.
 template <typename Type>
 std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
-                                   Scratch& scratch, Workspace& work) {
-  if (scratch.history.is_likely_large()) {
+                                   Workspace& work) {
+  if (work.history.is_likely_large()) {
     return std::nullopt;
   }
   const Groups groups{kSegmentLines, work.maxima};
@@ -143,7 +140,7 @@ std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arg
   }
   WeighedValues<Type> weighed(row, *scanned, groups, work);
   const Kept all{.most = scanned->maximum};
-  return NucleusDraw<Type>(weighed, all, arguments, scratch, work).draw();
+  return NucleusDraw<Type>(weighed, all, arguments, work).draw();
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -6,7 +6,7 @@
 #include "cpu/filters/rules.h"
 #include "cpu/rows/kept.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

@@ -20,13 +20,8 @@ class TopP {
   /// `groups`, which are groups_for(kMostCandidates, ...), and the sum were scanned; the maximum is
   /// finite.
   TopP(const Row<Type>& row, const Groups& groups, const RowSum& sum, const RowArguments& arguments,
-       Scratch& scratch, Workspace& work)
-      : row_(row),
-        groups_(groups),
-        sum_(sum),
-        arguments_(arguments),
-        scratch_(scratch),
-        work_(work) {}
+       Workspace& work)
+      : row_(row), groups_(groups), sum_(sum), arguments_(arguments), work_(work) {}
 
   /// The drawn id, and what is kept.
   size_t sample() {
@@ -55,7 +50,7 @@ class TopP {
   }
 
   size_t sample_candidates(size_t count) const {
-    scratch_.history.note_large(false);
+    work_.history.note_large(false);
     write_candidates(candidates_, count, arguments_.kept);
     if (arguments_.segments.has_value()) {
       return draw_segmented(
@@ -106,7 +101,7 @@ class TopP {
       count = hit_above(row_, groups_, bound, work_.hits);
       end = {.value = next_above(bound), .count_above = count};
     }
-    scratch_.history.note_large(count > kMostGathered);
+    work_.history.note_large(count > kMostGathered);
     if (arguments_.needs_end() || arguments_.segments.has_value()) {
       const Kept kept =
           keep_equals(row_, end.value, count - end.count_above, end.count_equal, groups_);
@@ -122,7 +117,7 @@ class TopP {
 
   /// Of so many, down to a value.
   size_t draw_ranked(float least, size_t count) const {
-    const float* q = contiguous(*arguments_.noise, count, scratch_);
+    const float* q = contiguous(*arguments_.noise, count, work_);
     const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
                                                            {work_.values, work_.weights});
     const auto drawn =
@@ -134,7 +129,8 @@ class TopP {
 
   /// For noise that leaves the draw open: the whole nucleus in order.
   size_t draw_from_sorted(const float* q, float end, size_t count) const {
-    const auto [sorted, exponentials] = sort_above(row_, groups_, next_below(end), scratch_, work_);
+    const Candidates sorted = sort_above(row_, groups_, next_below(end), work_);
+    double* const exponentials = work_.row_exponentials.reserve(count);
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {
       float* probabilities = sorted.values;
@@ -154,7 +150,6 @@ class TopP {
   const Groups& groups_;
   const RowSum& sum_;
   const RowArguments& arguments_;
-  Scratch& scratch_;
   Workspace& work_;
   Candidates candidates_{};
 };
