@@ -21,54 +21,55 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// Top-k: the first k of the total order, then perhaps top-p and min-p.
 template <typename Type>
-size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
-                    Workspace& work) {
+size_t sample_top_k(const Row<Type>& row, size_t k, const RowArguments& arguments,
+                    const Report& report, Workspace& work) {
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  const float maximum = scan_first(row, groups, arguments);
+  const float maximum = scan_first(row, groups, report.status);
   if (maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
-  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
+  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, arguments, report,
+                       work);
 }
 
 /// Top-p alone, of a row whose draw by segments bounds do not decide, or of one that is drawn by
 /// rank.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
-  if (!arguments.segments.has_value()) {
-    if (const auto drawn = draw_nucleus(row, arguments, work)) {
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, const Report& report,
+                    Workspace& work) {
+  if (!arguments.draw.is_by_segments()) {
+    if (const auto drawn = draw_nucleus(row, arguments, report, work)) {
       return *drawn;
     }
   }
   const Groups groups = groups_for(kMostCandidates, row.vocab_size(), work);
   const RowSum sum = scan_sum(row, groups, work.chunk_sums);
   if (sum.maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
   if (sum.maximum == kInfinity) {
-    const size_t selected = sample_top_p(infinities_of(row, work), arguments, work);
-    for (float& logit : arguments.kept) {
+    const size_t selected = sample_top_p(infinities_of(row, work), arguments, report, work);
+    for (float& logit : report.kept) {
       logit = logit == 0.0F ? kInfinity : -kInfinity;
     }
     return selected;
   }
-  return TopP<Type>(row, groups, sum, arguments, work).sample();
+  return TopP<Type>(row, groups, sum, arguments, report, work).sample();
 }
 
 /// No filter.
 template <typename Type>
-size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
-  if (arguments.wants_kept()) {
-    write_kept(row, Kept{}, arguments.kept.data());
+size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, const Report& report,
+                         Workspace& work) {
+  if (report.wants_kept()) {
+    write_kept(row, Kept{}, report.kept.data());
   }
   if (!arguments.is_drawn()) {
-    RowArguments best = arguments;
-    best.kept = {};
-    return sample_top_k(row, 1, false, best, work);
+    return sample_top_k(row, 1, arguments, {.status = report.status}, work);
   }
-  const float* q = contiguous(*arguments.noise, row.vocab_size(), work);
+  const float* q = contiguous(arguments.draw.noise(), row.vocab_size(), work);
   float maximum = 0;
   std::optional<size_t> selected = draw_unfiltered(row, q, arguments.eps, work, maximum);
   if (!selected.has_value() && maximum == kInfinity) {
@@ -82,39 +83,38 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Wo
 
 /// A row whose logits need not be divided any more.
 template <typename Type>
-size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
-  const bool use_k = arguments.uses_k(row.vocab_size());
-  const bool use_p = arguments.uses_p();
-  const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
+size_t sample_row(const Row<Type>& row, const RowArguments& arguments, const Report& report,
+                  Workspace& work) {
+  const bool is_best_wanted = !arguments.is_drawn() && !report.wants_kept();
   if (is_best_wanted || arguments.keeps_best()) {
     // Whatever else is kept, the first of the total order is.
-    return sample_top_k(row, 1, false, arguments, work);
+    return sample_top_k(row, 1, arguments, report, work);
   }
-  if (use_k) {
-    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
+  if (arguments.uses_k(row.vocab_size())) {
+    return sample_top_k(row, static_cast<size_t>(arguments.k), arguments, report, work);
   }
-  if (use_p) {
-    return sample_top_p(row, arguments, work);
+  if (arguments.uses_p()) {
+    return sample_top_p(row, arguments, report, work);
   }
-  return arguments.uses_min_p() ? sample_min_p(row, arguments, work)
-                                : sample_unfiltered(row, arguments, work);
+  return arguments.uses_min_p() ? sample_min_p(row, arguments, report, work)
+                                : sample_unfiltered(row, arguments, report, work);
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
 /// divided by the temperature where they are looked at, but for top-p, and where the best alone is
 /// kept, before: by the id is then taken what the division has made equal.
 template <typename Type>
-size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Workspace& work) {
+size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Report report,
+                          Workspace& work) {
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    if (const auto drawn = draw_nucleus(row, arguments, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, report, work)) {
       return *drawn;
     }
   }
   const Groups groups{kSegmentLines, work.maxima};
-  const float maximum = scan_first(row, groups, arguments);
-  arguments.status = {};
+  const float maximum = scan_first(row, groups, std::exchange(report.status, nullptr));
   if (maximum == -kInfinity) {
     return 0;
   }
@@ -123,55 +123,58 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Workspac
     kept = find_top_k(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_best || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
-      return sample_by_segments(copy_kept(row, kept, work), arguments, work);
+      return sample_by_segments(copy_kept(row, kept, work), arguments, report, work);
     }
   }
   if (keeps_best || arguments.uses_p()) {
     const float temperature = std::exchange(arguments.temperature, 1.0F);
     if (keeps_best) {
-      arguments.segments.reset();
+      arguments.draw = {};
     }
     return temperature == 1.0F || maximum == kInfinity
-               ? sample_row(row, arguments, work)
-               : sample_row(divide(row, maximum, temperature, work), arguments, work);
+               ? sample_row(row, arguments, report, work)
+               : sample_row(divide(row, maximum, temperature, work), arguments, report, work);
   }
   if (maximum == kInfinity) {
     const Row<Float32> infinities = infinities_of(row, work);
     scan_maxima(infinities, groups);
-    return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments, work);
+    return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments.draw.key(), report, work);
   }
   if (arguments.uses_min_p()) {
     kept = kept.from(least_of_min_p(arguments.min_p, maximum, arguments.temperature));
   }
-  return *draw_kept(row, groups, {maximum, arguments.temperature}, {kept}, arguments, work);
+  return *draw_kept(row, groups, {maximum, arguments.temperature}, {kept}, arguments.draw.key(),
+                    report, work);
 }
 
 /// A row of the sampling layer whose edits are done.
 template <typename Type>
-size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
+size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, const Report& report,
+                     Workspace& work) {
   if (!arguments.is_drawn()) {
-    return sample_top_k(row, 1, false, arguments, work);
+    return sample_top_k(row, 1, arguments, report, work);
   }
-  return arguments.segments.has_value() ? sample_by_segments(row, arguments, work)
-                                        : sample_row(row, arguments, work);
+  return arguments.draw.is_by_segments() ? sample_by_segments(row, arguments, report, work)
+                                         : sample_row(row, arguments, report, work);
 }
 
 /// A row of the sampling layer of which a range of values is kept, after its other edits.
 template <typename Type>
 size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
-                    const RowArguments& arguments, Workspace& work) {
-  RangedDraw<Type> ranged(row, filters, arguments, work);
+                    const RowArguments& arguments, const Report& report, Workspace& work) {
+  RangedDraw<Type> ranged(row, filters, arguments, report, work);
   if (const std::optional<size_t> drawn = ranged.draw()) {
     return *drawn;
   }
-  return sample_edited(keep_range(row, ranged.range(), work), arguments, work);
+  return sample_edited(keep_range(row, ranged.range(), work), arguments, report, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other
 /// rows, and where more than ranks decides. What is forbidden is not read.
 template <typename Type>
 std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
-                                     RowArguments arguments, Workspace& work) {
+                                     RowArguments arguments, const Report& report,
+                                     Workspace& work) {
   if (!arguments.use_ranks()) {
     return std::nullopt;
   }
@@ -180,12 +183,12 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
     return std::nullopt;
   }
   if (*count == 0) {
-    arguments.status.front() = RowStatus::kAllMasked;
+    report.note(RowStatus::kAllMasked);
     return 0;
   }
   const Row<Type> rest(work.allowed.as<typename Type::Storage>(), *count);
   const size_t place =
-      sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
+      sample_top_k(rest, static_cast<size_t>(arguments.k), arguments, report, work);
   return rest.value(place) == -kInfinity ? 0 : work.allowed_ids[place];
 }
 
@@ -204,15 +207,19 @@ inline void settle_best(RowArguments& arguments, size_t vocab_size) {
 /// Of a top-k that is ranked: how many of its first ranks are kept, whose ids and exponentials are
 /// in the workspace then. None for other rows.
 template <typename Type>
-std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments arguments,
-                                       Workspace& work) {
+std::optional<size_t> count_kept_ranks(const Row<Type>& row, const RowArguments& arguments,
+                                       RowStatus* status, Workspace& work) {
   if (!arguments.uses_k(row.vocab_size())) {
     return std::nullopt;
   }
-  KeptRanks ranks;
-  arguments.ranks = &ranks;
-  sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
-  return ranks.count;
+  const auto k = static_cast<size_t>(arguments.k);
+  const Groups groups = groups_for(k, row.vocab_size(), work);
+  const float maximum = scan_first(row, groups, status);
+  if (maximum == -kInfinity) {
+    return 0;
+  }
+  const Candidates first = first_of_total_order(row, groups, k, work);
+  return keep_sorted(first, maximum, arguments, work).count;
 }
 
 /// Writes what the filters keep of a row above -inf, and -inf for the rest. Top-k keeps by the
@@ -221,28 +228,28 @@ std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments argume
 template <typename Type>
 bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
                     std::span<float> kept, Workspace& work) {
-  if (const auto count = count_kept_ranks(row, arguments, work)) {
+  if (const auto count = count_kept_ranks(row, arguments, nullptr, work)) {
     fill(kept, -kInfinity);
     for (size_t rank = 0; rank < *count; ++rank) {
       kept[work.sorted_ids[rank]] = row.value(work.sorted_ids[rank]);
     }
     return false;
   }
-  arguments.kept = kept;
+  const Report report{.kept = kept};
   const float temperature = std::exchange(arguments.temperature, 1.0F);
   const auto write = [&](const auto& undivided) {
     if (maximum == kInfinity) {
-      sample_row(infinities_of(undivided, work), arguments, work);
+      sample_row(infinities_of(undivided, work), arguments, report, work);
     } else if (arguments.uses_min_p() && !arguments.uses_p() && !arguments.keeps_best()) {
       // As the draw by segments.
       write_kept(undivided, {.value = least_of_min_p(arguments.min_p, maximum, temperature)},
                  kept.data());
       return false;
     } else if (temperature == 1.0F) {
-      sample_row(undivided, arguments, work);
+      sample_row(undivided, arguments, report, work);
       return false;
     } else {
-      sample_row(divide(undivided, maximum, temperature, work), arguments, work);
+      sample_row(divide(undivided, maximum, temperature, work), arguments, report, work);
     }
     return true;
   };
@@ -269,12 +276,13 @@ void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& argu
 /// The distribution of a row whose draw these arguments are for; id 0 alone where nothing is above
 /// -inf. It lies in the thread's memory until that is used again.
 template <typename Type>
-TargetRow target_of(const Row<Type>& row, RowArguments arguments, Workspace& work) {
+TargetRow target_of(const Row<Type>& row, RowArguments arguments, RowStatus& status,
+                    Workspace& work) {
   float* const memory = work.filtered.reserve(row.padded());
   uint32_t* const ids = work.sorted_ids;
   const auto few = [&](size_t count) { return TargetRow::of_few({ids, count}, {memory, count}); };
   settle_best(arguments, row.vocab_size());
-  if (const auto count = count_kept_ranks(row, arguments, work)) {
+  if (const auto count = count_kept_ranks(row, arguments, &status, work)) {
     if (*count == 0) {
       ids[0] = 0;
       memory[0] = 1.0F;
@@ -287,8 +295,7 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Workspace& wor
     return few(*count);
   }
   const FloatStatus seen = scan_status(row);
-  arguments.status.front() = seen.status();
-  arguments.status = {};
+  status = seen.status();
   float maximum = seen.maximum();
   const std::span<float> probabilities(memory, row.vocab_size());
   if (maximum == -kInfinity) {

@@ -32,13 +32,14 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
                          .min_p = call.min_p.has_value() ? number_of(*call.min_p) : 0.0F,
                          .eps = call.eps};
   if (call.q.has_value()) {
-    arguments.noise.emplace(call.q->data + index * call.q->row_stride, call.q->column_stride);
+    arguments.draw = Draw(Noise(call.q->data + index * call.q->row_stride, call.q->column_stride));
   }
+  Report report;
   if (!call.kept.empty()) {
-    arguments.kept =
+    report.kept =
         call.kept.subspan(static_cast<size_t>(index) * row.vocab_size(), row.vocab_size());
   }
-  return sample_row(row, arguments, work);
+  return sample_row(row, arguments, report, work);
 }
 
 /// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.
@@ -47,16 +48,16 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
                       std::span<const int64_t> newer, Workspace& work) {
   const Edits& edits = call.requests.edits;
   RowArguments arguments = arguments_of(call.requests, index);
-  arguments.status = {call.status + index, 1};
+  Report report{.status = call.status + index};
   const NoiseKey key = call.keys.of(index);
   std::optional<LazyNoise> noise;
   if (arguments.temperature > 0.0F && arguments.k != 1) {
-    arguments.list = call.kept_of(index);
+    report.list = call.kept_of(index);
     if (arguments.uses_k(row.vocab_size())) {
       noise.emplace(key, work.noise.reserve(row.padded()));
-      arguments.noise.emplace(*noise);
+      arguments.draw = Draw(Noise(*noise));
     } else {
-      arguments.segments = key;
+      arguments.draw = Draw(key);
     }
   }
   const RowMask mask(edits, index, row.vocab_size());
@@ -66,21 +67,22 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   const std::optional<RangeFilters> filters =
       RangeFilters::of(edits.ranges, index, arguments.temperature);
   if (is_edited && !filters.has_value()) {
-    if (!is_listed && !arguments.needs_list()) {
-      if (const auto drawn = sample_allowed(row, mask, arguments, work)) {
+    if (!is_listed && !report.wants_list()) {
+      if (const auto drawn = sample_allowed(row, mask, arguments, report, work)) {
         return *drawn;
       }
     }
     if (newer.empty()) {
-      if (const auto drawn = sample_edited_top_k(row, edits, index, mask, arguments, work)) {
+      if (const auto drawn =
+              sample_edited_top_k(row, edits, index, mask, arguments, report, work)) {
         return *drawn;
       }
     }
   }
   size_t selected = 0;
   with_edited_range(row, edits, index, newer, work, [&](const auto& edited) {
-    selected = filters.has_value() ? sample_range(edited, *filters, arguments, work)
-                                   : sample_edited(edited, arguments, work);
+    selected = filters.has_value() ? sample_range(edited, *filters, arguments, report, work)
+                                   : sample_edited(edited, arguments, report, work);
   });
   return selected;
 }
@@ -170,10 +172,10 @@ template <typename Visit>
 void with_target(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
                  Workspace& work, Visit visit) {
   for_rows(call.logits, {}, place, place + 1, work, [&](const auto& row, int64_t index) {
-    RowArguments arguments = arguments_of(call.requests, index);
-    arguments.status = {call.status + index, 1};
-    with_edited(row, call.requests, index, newer, work,
-                [&](const auto& edited) { visit(target_of(edited, arguments, work)); });
+    const RowArguments arguments = arguments_of(call.requests, index);
+    with_edited(row, call.requests, index, newer, work, [&](const auto& edited) {
+      visit(target_of(edited, arguments, call.status[index], work));
+    });
   });
 }
 

@@ -134,7 +134,7 @@ void measure(const Target& target, const RowKind& kind, LogitsType type, const c
 }
 
 void fail_to_grow() {
-  Block block;
+  cpu::Block block;
   block.reserve<std::byte>(64);
   is_exhausted = true;
   try {

@@ -35,7 +35,7 @@ class Numbers {
     if (!is_normalised_) {
       const bool wants_largest = !call.largest.empty();
       RowStatus status{};
-      maximum_ = scan_first(row, groups, std::span(&status, wants_largest ? 1 : 0));
+      maximum_ = scan_first(row, groups, wants_largest ? &status : nullptr);
       if (wants_largest) {
         constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
         call.largest[static_cast<size_t>(index)] = status == RowStatus::kNanSeen ? kNan : maximum_;

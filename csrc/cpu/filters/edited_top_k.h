@@ -135,7 +135,7 @@ inline void prefetch_occurrences(const Edits& edits, int64_t index) {
 template <typename Type>
 std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edits, int64_t index,
                                           const RowMask& mask, RowArguments arguments,
-                                          Workspace& work) {
+                                          const Report& report, Workspace& work) {
   if (!arguments.use_ranks()) {
     return std::nullopt;
   }
@@ -186,8 +186,8 @@ std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edi
       return std::nullopt;
     }
     const Candidates sorted = sort_first(candidates, k, work);
-    arguments.status.front() = RowStatus::kOk;
-    return sample_sorted(sorted, sorted.values[0], arguments.uses_p(), arguments, work);
+    report.note(RowStatus::kOk);
+    return sample_sorted(sorted, sorted.values[0], arguments, report, work);
   }
   return std::nullopt;
 }

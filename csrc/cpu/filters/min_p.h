@@ -64,23 +64,24 @@ KeptByMinP keep_by_min_p(const Row<Type>& row, const Groups& groups, float maxim
 
 /// min-p below 1, and nothing else.
 template <typename Type>
-size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Workspace& work) {
+size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, const Report& report,
+                    Workspace& work) {
   const Groups groups = groups_for(1, row.vocab_size(), work);
   const float maximum = scan_maxima(row, groups);
   if (maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
   const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, work);
-  if (arguments.wants_kept()) {
-    write_kept(row, {.value = next_above(found.bound)}, arguments.kept.data());
+  if (report.wants_kept()) {
+    write_kept(row, {.value = next_above(found.bound)}, report.kept.data());
   }
   if (!arguments.is_drawn()) {
     return find_equal(row, maximum, 0);
   }
   // q belongs to the place among the kept.
   const Row<Float32> kept(found.values, found.count);
-  const float* q = contiguous(*arguments.noise, found.count, work);
+  const float* q = contiguous(arguments.draw.noise(), found.count, work);
   float largest = 0;
   const std::optional<size_t> place = draw_unfiltered(kept, q, arguments.eps, work, largest);
   if (place.has_value()) {

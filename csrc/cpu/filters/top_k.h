@@ -90,19 +90,14 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
 
 /// The row's maximum and the maxima of its groups, and its status where that is wanted.
 template <typename Type>
-float scan_first(const Row<Type>& row, const Groups& groups, std::span<RowStatus> status) {
-  if (status.empty()) {
+float scan_first(const Row<Type>& row, const Groups& groups, RowStatus* status) {
+  if (status == nullptr) {
     return scan_maxima(row, groups);
   }
   StatusOf<Type> seen;
   const float maximum = scan_maxima(row, groups, seen);
-  status.front() = seen.status();
+  *status = seen.status();
   return maximum;
-}
-
-template <typename Type>
-float scan_first(const Row<Type>& row, const Groups& groups, const RowArguments& arguments) {
-  return scan_first(row, groups, arguments.status);
 }
 
 /// The first k of the total order of some candidates, or all where they are fewer.

@@ -20,8 +20,13 @@ class TopP {
   /// `groups`, which are groups_for(kMostCandidates, ...), and the sum were scanned; the maximum is
   /// finite.
   TopP(const Row<Type>& row, const Groups& groups, const RowSum& sum, const RowArguments& arguments,
-       Workspace& work)
-      : row_(row), groups_(groups), sum_(sum), arguments_(arguments), work_(work) {}
+       const Report& report, Workspace& work)
+      : row_(row),
+        groups_(groups),
+        sum_(sum),
+        arguments_(arguments),
+        report_(report),
+        work_(work) {}
 
   /// The drawn id, and what is kept.
   size_t sample() {
@@ -46,13 +51,13 @@ class TopP {
 
   size_t draw_segmented(const Kept& kept) const {
     const Scale scale{sum_.maximum, 1.0F};  // the row is divided
-    return *draw_kept(row_, groups_, scale, {kept}, arguments_, work_);
+    return *draw_kept(row_, groups_, scale, {kept}, arguments_.draw.key(), report_, work_);
   }
 
   size_t sample_candidates(size_t count) const {
     work_.history.note_large(false);
-    write_candidates(candidates_, count, arguments_.kept);
-    if (arguments_.segments.has_value()) {
+    write_candidates(candidates_, count, report_.kept);
+    if (arguments_.draw.is_by_segments()) {
       return draw_segmented(
           {.value = candidates_.values[count - 1], .last_id = candidates_.ids[count - 1]});
     }
@@ -67,8 +72,8 @@ class TopP {
       }
       total = exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);
     }
-    return candidates_.ids[draw(work_.exponentials, count, total, *arguments_.noise, arguments_.eps,
-                                work_.scores)];
+    return candidates_.ids[draw(work_.exponentials, count, total, arguments_.draw.noise(),
+                                arguments_.eps, work_.scores)];
   }
 
   /// What is above the last candidate's value: of few large values, no sample of the row tells.
@@ -102,13 +107,13 @@ class TopP {
       end = {.value = next_above(bound), .count_above = count};
     }
     work_.history.note_large(count > kMostGathered);
-    if (arguments_.needs_end() || arguments_.segments.has_value()) {
+    if (report_.needs_end() || arguments_.draw.is_by_segments()) {
       const Kept kept =
           keep_equals(row_, end.value, count - end.count_above, end.count_equal, groups_);
-      if (arguments_.wants_kept()) {
-        write_kept(row_, kept, arguments_.kept.data());
+      if (report_.wants_kept()) {
+        write_kept(row_, kept, report_.kept.data());
       }
-      if (arguments_.segments.has_value()) {
+      if (arguments_.draw.is_by_segments()) {
         return draw_segmented(kept);
       }
     }
@@ -117,7 +122,7 @@ class TopP {
 
   /// Of so many, down to a value.
   size_t draw_ranked(float least, size_t count) const {
-    const float* q = contiguous(*arguments_.noise, count, work_);
+    const float* q = contiguous(arguments_.draw.noise(), count, work_);
     const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
                                                            {work_.values, work_.weights});
     const auto drawn =
@@ -150,6 +155,7 @@ class TopP {
   const Groups& groups_;
   const RowSum& sum_;
   const RowArguments& arguments_;
+  const Report& report_;
   Workspace& work_;
   Candidates candidates_{};
 };
