@@ -55,10 +55,10 @@ double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor
       .selected = selected.data(),
       .kept = {}};
   const cpu::Kernel& kernel = *target_in_use().kernel;
-  cpu::Scratch scratch;
+  cpu::Workspace work;
   const auto began = std::chrono::steady_clock::now();
   for (int64_t call = 0; call < calls; ++call) {
-    kernel.sample(sampling, 0, sampling.batch_size, scratch);
+    kernel.sample(sampling, 0, sampling.batch_size, work);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }

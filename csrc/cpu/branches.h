@@ -21,62 +21,60 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// Top-k: the first k of the total order, then perhaps top-p and min-p.
 template <typename Type>
-size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
-                    Workspace& work) {
+size_t sample_top_k(const Row<Type>& row, size_t k, const RowArguments& arguments,
+                    const Report& report, Workspace& work) {
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  const float maximum = scan_first(row, groups, arguments);
+  const float maximum = scan_first(row, groups, report.status);
   if (maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
-  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
+  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, arguments, report,
+                       work);
 }
 
 /// Top-p alone, of a row whose draw by segments bounds do not decide, or of one that is drawn by
 /// rank.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, const Report& report,
                     Workspace& work) {
-  if (!arguments.segments.has_value()) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
+  if (!arguments.draw.is_by_segments()) {
+    if (const auto drawn = draw_nucleus(row, arguments, report, work)) {
       return *drawn;
     }
   }
   const Groups groups = groups_for(kMostCandidates, row.vocab_size(), work);
   const RowSum sum = scan_sum(row, groups, work.chunk_sums);
   if (sum.maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
   if (sum.maximum == kInfinity) {
-    const size_t selected =
-        sample_top_p(infinities_of(row, scratch, work), arguments, scratch, work);
-    for (float& logit : arguments.kept) {
+    const size_t selected = sample_top_p(infinities_of(row, work), arguments, report, work);
+    for (float& logit : report.kept) {
       logit = logit == 0.0F ? kInfinity : -kInfinity;
     }
     return selected;
   }
-  return TopP<Type>(row, groups, sum, arguments, scratch, work).sample();
+  return TopP<Type>(row, groups, sum, arguments, report, work).sample();
 }
 
 /// No filter.
 template <typename Type>
-size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, const Report& report,
                          Workspace& work) {
-  if (arguments.wants_kept()) {
-    write_kept(row, Kept{}, arguments.kept.data());
+  if (report.wants_kept()) {
+    write_kept(row, Kept{}, report.kept.data());
   }
   if (!arguments.is_drawn()) {
-    RowArguments best = arguments;
-    best.kept = {};
-    return sample_top_k(row, 1, false, best, work);
+    return sample_top_k(row, 1, arguments, {.status = report.status}, work);
   }
-  const float* q = contiguous(*arguments.noise, row.vocab_size(), scratch);
+  const float* q = contiguous(arguments.draw.noise(), row.vocab_size(), work);
   float maximum = 0;
   std::optional<size_t> selected = draw_unfiltered(row, q, arguments.eps, work, maximum);
   if (!selected.has_value() && maximum == kInfinity) {
     float ignored = 0;
-    selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
+    selected = draw_unfiltered(infinities_of(row, work), q, arguments.eps, work, ignored);
   }
   return selected.has_value() ? *selected
                               : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum,
@@ -85,41 +83,38 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
 
 /// A row whose logits need not be divided any more.
 template <typename Type>
-size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+size_t sample_row(const Row<Type>& row, const RowArguments& arguments, const Report& report,
                   Workspace& work) {
-  const bool use_k = arguments.uses_k(row.vocab_size());
-  const bool use_p = arguments.uses_p();
-  const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
+  const bool is_best_wanted = !arguments.is_drawn() && !report.wants_kept();
   if (is_best_wanted || arguments.keeps_best()) {
     // Whatever else is kept, the first of the total order is.
-    return sample_top_k(row, 1, false, arguments, work);
+    return sample_top_k(row, 1, arguments, report, work);
   }
-  if (use_k) {
-    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
+  if (arguments.uses_k(row.vocab_size())) {
+    return sample_top_k(row, static_cast<size_t>(arguments.k), arguments, report, work);
   }
-  if (use_p) {
-    return sample_top_p(row, arguments, scratch, work);
+  if (arguments.uses_p()) {
+    return sample_top_p(row, arguments, report, work);
   }
-  return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
-                                : sample_unfiltered(row, arguments, scratch, work);
+  return arguments.uses_min_p() ? sample_min_p(row, arguments, report, work)
+                                : sample_unfiltered(row, arguments, report, work);
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
 /// divided by the temperature where they are looked at, but for top-p, and where the best alone is
 /// kept, before: by the id is then taken what the division has made equal.
 template <typename Type>
-size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
+size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Report report,
                           Workspace& work) {
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    if (const auto drawn = draw_nucleus(row, arguments, scratch, work)) {
+    if (const auto drawn = draw_nucleus(row, arguments, report, work)) {
       return *drawn;
     }
   }
   const Groups groups{kSegmentLines, work.maxima};
-  const float maximum = scan_first(row, groups, arguments);
-  arguments.status = {};
+  const float maximum = scan_first(row, groups, std::exchange(report.status, nullptr));
   if (maximum == -kInfinity) {
     return 0;
   }
@@ -128,57 +123,58 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
     kept = find_top_k(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_best || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
-      return sample_by_segments(copy_kept(row, kept, scratch, work), arguments, scratch, work);
+      return sample_by_segments(copy_kept(row, kept, work), arguments, report, work);
     }
   }
   if (keeps_best || arguments.uses_p()) {
     const float temperature = std::exchange(arguments.temperature, 1.0F);
     if (keeps_best) {
-      arguments.segments.reset();
+      arguments.draw = {};
     }
     return temperature == 1.0F || maximum == kInfinity
-               ? sample_row(row, arguments, scratch, work)
-               : sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch,
-                            work);
+               ? sample_row(row, arguments, report, work)
+               : sample_row(divide(row, maximum, temperature, work), arguments, report, work);
   }
   if (maximum == kInfinity) {
-    const Row<Float32> infinities = infinities_of(row, scratch, work);
+    const Row<Float32> infinities = infinities_of(row, work);
     scan_maxima(infinities, groups);
-    return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments, work);
+    return *draw_kept(infinities, groups, {0.0F, 1.0F}, {}, arguments.draw.key(), report, work);
   }
   if (arguments.uses_min_p()) {
     kept = kept.from(least_of_min_p(arguments.min_p, maximum, arguments.temperature));
   }
-  return *draw_kept(row, groups, {maximum, arguments.temperature}, {kept}, arguments, work);
+  return *draw_kept(row, groups, {maximum, arguments.temperature}, {kept}, arguments.draw.key(),
+                    report, work);
 }
 
 /// A row of the sampling layer whose edits are done.
 template <typename Type>
-size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, const Report& report,
                      Workspace& work) {
   if (!arguments.is_drawn()) {
-    return sample_top_k(row, 1, false, arguments, work);
+    return sample_top_k(row, 1, arguments, report, work);
   }
-  return arguments.segments.has_value() ? sample_by_segments(row, arguments, scratch, work)
-                                        : sample_row(row, arguments, scratch, work);
+  return arguments.draw.is_by_segments() ? sample_by_segments(row, arguments, report, work)
+                                         : sample_row(row, arguments, report, work);
 }
 
 /// A row of the sampling layer of which a range of values is kept, after its other edits.
 template <typename Type>
 size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
-                    const RowArguments& arguments, Scratch& scratch, Workspace& work) {
-  RangedDraw<Type> ranged(row, filters, arguments, scratch, work);
+                    const RowArguments& arguments, const Report& report, Workspace& work) {
+  RangedDraw<Type> ranged(row, filters, arguments, report, work);
   if (const std::optional<size_t> drawn = ranged.draw()) {
     return *drawn;
   }
-  return sample_edited(keep_range(row, ranged.range(), scratch, work), arguments, scratch, work);
+  return sample_edited(keep_range(row, ranged.range(), work), arguments, report, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other
 /// rows, and where more than ranks decides. What is forbidden is not read.
 template <typename Type>
 std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
-                                     RowArguments arguments, Workspace& work) {
+                                     RowArguments arguments, const Report& report,
+                                     Workspace& work) {
   if (!arguments.use_ranks()) {
     return std::nullopt;
   }
@@ -187,14 +183,12 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
     return std::nullopt;
   }
   if (*count == 0) {
-    arguments.status.front() = RowStatus::kAllMasked;
+    report.note(RowStatus::kAllMasked);
     return 0;
   }
-  using Storage = typename Type::Storage;
-  const Row<Type> rest(reinterpret_cast<const Storage*>(work.allowed), *count,
-                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
+  const Row<Type> rest(work.allowed.as<typename Type::Storage>(), *count);
   const size_t place =
-      sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
+      sample_top_k(rest, static_cast<size_t>(arguments.k), arguments, report, work);
   return rest.value(place) == -kInfinity ? 0 : work.allowed_ids[place];
 }
 
@@ -213,15 +207,19 @@ inline void settle_best(RowArguments& arguments, size_t vocab_size) {
 /// Of a top-k that is ranked: how many of its first ranks are kept, whose ids and exponentials are
 /// in the workspace then. None for other rows.
 template <typename Type>
-std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments arguments,
-                                       Workspace& work) {
+std::optional<size_t> count_kept_ranks(const Row<Type>& row, const RowArguments& arguments,
+                                       RowStatus* status, Workspace& work) {
   if (!arguments.uses_k(row.vocab_size())) {
     return std::nullopt;
   }
-  KeptRanks ranks;
-  arguments.ranks = &ranks;
-  sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, work);
-  return ranks.count;
+  const auto k = static_cast<size_t>(arguments.k);
+  const Groups groups = groups_for(k, row.vocab_size(), work);
+  const float maximum = scan_first(row, groups, status);
+  if (maximum == -kInfinity) {
+    return 0;
+  }
+  const Candidates first = first_of_total_order(row, groups, k, work);
+  return keep_sorted(first, maximum, arguments, work).count;
 }
 
 /// Writes what the filters keep of a row above -inf, and -inf for the rest. Top-k keeps by the
@@ -229,30 +227,29 @@ std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments argume
 /// temperature is written, and 0 for +inf; else it is the logit.
 template <typename Type>
 bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
-                    std::span<float> kept, Scratch& scratch, Workspace& work) {
-  if (const auto count = count_kept_ranks(row, arguments, work)) {
+                    std::span<float> kept, Workspace& work) {
+  if (const auto count = count_kept_ranks(row, arguments, nullptr, work)) {
     fill(kept, -kInfinity);
     for (size_t rank = 0; rank < *count; ++rank) {
       kept[work.sorted_ids[rank]] = row.value(work.sorted_ids[rank]);
     }
     return false;
   }
-  arguments.kept = kept;
+  const Report report{.kept = kept};
   const float temperature = std::exchange(arguments.temperature, 1.0F);
   const auto write = [&](const auto& undivided) {
     if (maximum == kInfinity) {
-      sample_row(infinities_of(undivided, scratch, work, Scratch::kDivided), arguments, scratch,
-                 work);
+      sample_row(infinities_of(undivided, work), arguments, report, work);
     } else if (arguments.uses_min_p() && !arguments.uses_p() && !arguments.keeps_best()) {
       // As the draw by segments.
       write_kept(undivided, {.value = least_of_min_p(arguments.min_p, maximum, temperature)},
                  kept.data());
       return false;
     } else if (temperature == 1.0F) {
-      sample_row(undivided, arguments, scratch, work);
+      sample_row(undivided, arguments, report, work);
       return false;
     } else {
-      sample_row(divide(undivided, maximum, temperature, scratch, work), arguments, scratch, work);
+      sample_row(divide(undivided, maximum, temperature, work), arguments, report, work);
     }
     return true;
   };
@@ -261,15 +258,15 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
   }
   const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
   const Kept first = find_top_k(row, k, arguments.keeps_ties, maximum, work);
-  return write(copy_kept(row, first, scratch, work, Scratch::kRanked));  // min-p copies its own
+  return write(copy_kept(row, first, work));
 }
 
 /// The same as (logit - maximum) / temperature, 0 for +inf, or as logits at temperature 1: then the
 /// maximum is what it was.
 template <typename Type>
 void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& arguments,
-                  std::span<float> kept, Scratch& scratch, Workspace& work) {
-  if (write_filtered(row, maximum, arguments, kept, scratch, work)) {
+                  std::span<float> kept, Workspace& work) {
+  if (write_filtered(row, maximum, arguments, kept, work)) {
     maximum = 0.0F;
   } else if (arguments.temperature != 1.0F || maximum == kInfinity) {
     scale_kept(kept, std::exchange(maximum, 0.0F), arguments.temperature);
@@ -279,17 +276,15 @@ void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& argu
 /// The distribution of a row whose draw these arguments are for; id 0 alone where nothing is above
 /// -inf. It lies in the thread's memory until that is used again.
 template <typename Type>
-TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
+TargetRow target_of(const Row<Type>& row, RowArguments arguments, RowStatus& status,
                     Workspace& work) {
-  auto* const memory = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kTarget, row.lines() * kLine * sizeof(float)));
-  const auto few = [&](size_t count) {
-    return TargetRow::of_few({work.sorted_ids, count}, {memory, count});
-  };
+  float* const memory = work.filtered.reserve(row.padded());
+  uint32_t* const ids = work.sorted_ids;
+  const auto few = [&](size_t count) { return TargetRow::of_few({ids, count}, {memory, count}); };
   settle_best(arguments, row.vocab_size());
-  if (const auto count = count_kept_ranks(row, arguments, work)) {
+  if (const auto count = count_kept_ranks(row, arguments, &status, work)) {
     if (*count == 0) {
-      work.sorted_ids[0] = 0;
+      ids[0] = 0;
       memory[0] = 1.0F;
       return few(1);
     }
@@ -300,15 +295,14 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scrat
     return few(*count);
   }
   const FloatStatus seen = scan_status(row);
-  arguments.status.front() = seen.status();
-  arguments.status = {};
+  status = seen.status();
   float maximum = seen.maximum();
   const std::span<float> probabilities(memory, row.vocab_size());
   if (maximum == -kInfinity) {
     fill(probabilities, 0.0F);
     memory[0] = 1.0F;
   } else {
-    write_scaled(row, maximum, arguments, probabilities, scratch, work);
+    write_scaled(row, maximum, arguments, probabilities, work);
     normalize_kept(probabilities, maximum);
   }
   return TargetRow::of_all(probabilities);

@@ -9,8 +9,8 @@
 #include "cpu/draws/noise.h"
 #include "cpu/filters/rejection.h"
 #include "cpu/filters/target.h"
-#include "cpu/scratch.h"
 #include "cpu/vectors/exponential.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -18,13 +18,13 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 template <typename WithTarget>
 class DrawnDrafts {
  public:
-  DrawnDrafts(const VerifyingCall& call, int64_t request, WithTarget with_target, Scratch& scratch)
+  DrawnDrafts(const VerifyingCall& call, int64_t request, WithTarget with_target, Workspace& work)
       : call_(call),
         with_target_(with_target),
         first_place_(call.first_place(request)),
         first_draft_(first_place_ - request),
         drafts_(call.drafts_of(request)),
-        scratch_(scratch) {
+        work_(work) {
     size_t count = 0;
     while (count < drafts_.size() && drafts_[count] >= 0) {
       ++count;  // a placeholder ends them
@@ -47,7 +47,7 @@ class DrawnDrafts {
     with_target_(place(number), drafts_.first(number), [&](const TargetRow& target) {
       const ProposalRow proposal(call_.proposals, first_draft_ + static_cast<int64_t>(number),
                                  drafts_[number],
-                                 static_cast<size_t>(call_.places.logits.vocab_size), scratch_);
+                                 static_cast<size_t>(call_.places.logits.vocab_size), work_);
       visit(target, proposal);
     });
   }
@@ -131,7 +131,7 @@ class DrawnDrafts {
   int64_t first_place_;
   int64_t first_draft_;
   std::span<const int64_t> drafts_;
-  Scratch& scratch_;
+  Workspace& work_;
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -13,8 +13,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// The draw of one row's part, whose segments are aligned, by the maximum of the whole row.
 template <typename Type>
-void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, Scratch& scratch,
-                 Workspace& work) {
+void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
   const float own = scan_maxima(row, groups);
   const float maximum = call.maximum[index];
@@ -32,7 +31,7 @@ void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, S
   }
   if (maximum == kInfinity) {
     if (own == kInfinity) {
-      const Row<Float32> infinities = infinities_of(row, scratch, work);
+      const Row<Float32> infinities = infinities_of(row, work);
       scan_maxima(infinities, groups);
       draw_from(infinities, {0.0F, 1.0F}, {});
     }
@@ -49,11 +48,9 @@ void find_winner(const Row<Type>& row, const WinnersCall& call, int64_t index, S
 }
 
 inline void find_winners(const WinnersCall& call, int64_t first_row, int64_t last_row,
-                         Scratch& scratch) {
-  for_rows(call.logits, {}, first_row, last_row, scratch,
-           [&](const auto& row, int64_t index, Workspace& work) {
-             find_winner(row, call, index, scratch, work);
-           });
+                         Workspace& work) {
+  for_rows(call.logits, {}, first_row, last_row, work,
+           [&](const auto& row, int64_t index) { find_winner(row, call, index, work); });
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -8,14 +8,14 @@
 #include <string_view>
 
 #include "cpu/calls.h"
-#include "cpu/scratch.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu {
 
 /// Serves the rows [first_row, last_row) of a call on the calling thread.
 template <typename Call>
 using RowsFunction = void (*)(const Call& call, int64_t first_row, int64_t last_row,
-                              Scratch& scratch);
+                              Workspace& work);
 
 /// The functions that one instruction set has.
 struct Kernel {

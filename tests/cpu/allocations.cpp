@@ -2,7 +2,7 @@
 // of a large vocabulary and the allocations for the rows after it.
 //
 //     allocations        prints lines of: capability, kind, bytes, later allocations
-//     allocations fail   what a scratch holds after an allocation has failed, and after the next
+//     allocations fail   what a block holds after an allocation has failed, and after the next
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -118,9 +118,9 @@ FuzzCase case_of(const RowKind& kind, LogitsType type, uint32_t random) {
 void measure(const Target& target, const RowKind& kind, LogitsType type, const char* type_name) {
   const PlacedCase rows[] = {PlacedCase(case_of(kind, type, 1)), PlacedCase(case_of(kind, type, 2)),
                              PlacedCase(case_of(kind, type, 3))};
-  Scratch scratch;
+  Workspace work;
   const auto sample = [&](const PlacedCase& row) {
-    target.kernel->sample(std::get<OperatorCall>(row.call()), 0, 1, scratch);
+    target.kernel->sample(std::get<OperatorCall>(row.call()), 0, 1, work);
   };
   size_t bytes = allocated_bytes;
   sample(rows[0]);
@@ -134,19 +134,19 @@ void measure(const Target& target, const RowKind& kind, LogitsType type, const c
 }
 
 void fail_to_grow() {
-  Scratch scratch;
-  scratch.reserve(Scratch::kRow, 64);
+  cpu::Block block;
+  block.reserve<std::byte>(64);
   is_exhausted = true;
   try {
-    scratch.reserve(Scratch::kRow, 128);
+    block.reserve<std::byte>(128);
   } catch (const std::bad_alloc&) {
     std::printf("bad_alloc,");
   }
   is_exhausted = false;
-  const auto held = scratch.held(Scratch::kRow);
-  std::printf("%s,%zu,", held.data() == nullptr ? "empty" : "kept", held.size());
-  std::memset(scratch.reserve(Scratch::kRow, 64), 1, 64);  // faults where nothing is allocated
-  std::printf("%zu\n", scratch.held(Scratch::kRow).size());
+  const bool is_empty = block.as<std::byte>() == nullptr;
+  std::printf("%s,%zu,", is_empty ? "empty" : "kept", block.bytes());
+  std::memset(block.reserve<std::byte>(64), 1, 64);  // faults where nothing is allocated
+  std::printf("%zu\n", block.bytes());
 }
 
 }  // namespace

@@ -21,12 +21,12 @@ bool has_fault(std::string_view name) {
   return fault != nullptr && name == fault;
 }
 
-void sample(const OperatorCall& call, int64_t first, int64_t last, Scratch& scratch) {
+void sample(const OperatorCall& call, int64_t first, int64_t last, Workspace& work) {
   const int64_t vocab_size = call.logits.vocab_size;
   while (has_fault("hang") && vocab_size == 33) {
     pause();
   }
-  plain::kKernel.sample(call, first, last, scratch);
+  plain::kKernel.sample(call, first, last, work);
   if (has_fault("token") && vocab_size > 16) {
     *call.selected = (*call.selected + 1) % vocab_size;
   }
@@ -35,8 +35,8 @@ void sample(const OperatorCall& call, int64_t first, int64_t last, Scratch& scra
   }
 }
 
-void filter(const FilteringCall& call, int64_t first, int64_t last, Scratch& scratch) {
-  plain::kKernel.filter(call, first, last, scratch);
+void filter(const FilteringCall& call, int64_t first, int64_t last, Workspace& work) {
+  plain::kKernel.filter(call, first, last, work);
   for (int64_t id = 0; has_fault("share") && id < call.logits.vocab_size; ++id) {
     call.kept[id] *= 1 + 1e-5F;
   }

@@ -62,7 +62,7 @@ class Maker : RowMaker {
     made.q_stride = one_in(5) ? 2 + below(3) : 1;
     made.is_need_logits = one_in(2);
     made.placement = pick({Placement::kHeap, Placement::kBeforeGuard, Placement::kBehindGuard});
-    made.has_used_scratch = !one_in(3);
+    made.has_used_workspace = !one_in(3);
     made.history = {double{uniform()} * 16 - 2, static_cast<uint8_t>(below(3))};
     if (made.is_second) {
       make_second(made, values);
@@ -281,9 +281,9 @@ std::string FuzzCase::describe() const {
          wants_distribution() ? "distribution wanted"
          : is_need_logits     ? "kept logits wanted"
                               : "ids only");
-  append(text, "  logits stride %lld, q stride %lld, %s, %s scratch with history %g, %d\n",
+  append(text, "  logits stride %lld, q stride %lld, %s, %s workspace with history %g, %d\n",
          static_cast<long long>(logits_stride), static_cast<long long>(q_stride),
-         kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new",
+         kPlacements[static_cast<int>(placement)], has_used_workspace ? "used" : "new",
          history.depth, history.large);
   if (is_second) {
     append(text, "  second operator: most k %d, min-p = bits %#x%s\n", most_k, min_p.value_or(0),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/calls.h"
-#include "cpu/scratch.h"
+#include "cpu/workspace.h"
 #include "fuzz_edits.h"
 
 namespace ascend_sample::cpu::testing {
@@ -33,8 +33,8 @@ struct FuzzCase {
   int64_t q_stride;
   bool is_need_logits;  // also where they become a distribution
   Placement placement;
-  bool has_used_scratch;  // else the scratch is new, and not a byte larger than the kernel asks for
-  History history;        // of the first code path; the others have another one
+  bool has_used_workspace;  // else it is new, and not a byte larger than the kernel asks for
+  History history;          // of the first code path; the others have another one
 
   // Of the second operator alone.
   bool is_second = false;

@@ -5,13 +5,44 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <new>
 #include <optional>
 #include <span>
 #include <type_traits>
 #include <variant>
 
 #include "placed_case.h"
+
+namespace {
+
+/// What a code path's workspace holds: nothing else takes memory that is aligned more than others.
+struct HeldBlock {
+  size_t bytes;
+  int path_number;
+};
+
+/// Of this thread, by where they are.
+thread_local std::map<void*, HeldBlock> blocks;
+thread_local int running_path = 0;
+
+}  // namespace
+
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, static_cast<size_t>(alignment), bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  blocks[memory] = {bytes, running_path};
+  return memory;
+}
+
+void operator delete(void* memory, std::align_val_t) noexcept {
+  blocks.erase(memory);
+  std::free(memory);
+}
 
 namespace ascend_sample::cpu::testing {
 
@@ -78,29 +109,33 @@ struct Output {
   }
 };
 
-/// What earlier rows left in the scratch must not matter, but where they promise to leave zeros.
-void litter(Scratch& scratch, size_t vocab_size, int path_number) {
-  const size_t bytes = 16 * vocab_size + 16'384;
-  const int litter = path_number % 2 == 0 ? 0xFF : 0x42;
-  for (int slot = 0; slot < Scratch::kMarks; ++slot) {
-    std::memset(scratch.reserve(static_cast<Scratch::Slot>(slot), bytes), litter, bytes);
-  }
-}
-
-bool leaves_zeros(Scratch& scratch) {
-  for (int slot = Scratch::kMarks; slot < Scratch::kSlots; ++slot) {
-    const std::span<const std::byte> held = scratch.held(static_cast<Scratch::Slot>(slot));
-    // Each byte is as the one before it: by memcmp, as this is most of what a short row takes.
-    if (!held.empty() && (held[0] != std::byte{0} ||
-                          std::memcmp(held.data(), held.data() + 1, held.size() - 1) != 0)) {
-      return false;
+/// Writes over what earlier rows left in the workspace of the running path, which must not matter,
+/// but where they promise to leave zeros.
+void litter(const Workspace& work, size_t vocab_size) {
+  const size_t most = 8 * vocab_size + 16'384;
+  const int litter = running_path % 2 == 0 ? 0xFF : 0x42;
+  for (const auto& [memory, block] : blocks) {
+    if (block.path_number == running_path && memory != work.marks.held().data() &&
+        memory != work.proposal.held().data()) {
+      std::memset(memory, litter, std::min(block.bytes, most));
     }
   }
-  return true;
 }
 
-Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
-  kernel.sample(call, 0, 1, scratch);
+template <typename Element>
+bool are_zeros(std::span<const Element> elements) {
+  const auto held = std::as_bytes(elements);
+  // Each byte is as the one before it: by memcmp, as this is most of what a short row takes.
+  return held.empty() || (held[0] == std::byte{0} &&
+                          std::memcmp(held.data(), held.data() + 1, held.size() - 1) == 0);
+}
+
+bool leaves_zeros(const Workspace& work) {
+  return are_zeros(work.marks.held()) && are_zeros(work.proposal.held());
+}
+
+Output run(const Kernel& kernel, const OperatorCall& call, Workspace& work) {
+  kernel.sample(call, 0, 1, work);
   Output output;
   output.selected = *call.selected;
   output.kept.assign(call.kept.begin(), call.kept.end());
@@ -109,15 +144,15 @@ Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
 
 /// What is listed, if anything is, stands in the place of weights, with the token that is drawn
 /// then in front of its ids.
-Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
+Output run(const Kernel& kernel, const SamplingCall& call, Workspace& work) {
   SamplingCall plain = call;
   plain.kept = std::nullopt;
-  kernel.sample_requests(plain, 0, 1, scratch);
+  kernel.sample_requests(plain, 0, 1, work);
   Output output;
   output.selected = *call.selected;
   output.status = *call.status;
   if (call.kept.has_value()) {
-    kernel.sample_requests(call, 0, 1, scratch);
+    kernel.sample_requests(call, 0, 1, work);
     const KeptList& list = *call.kept->lists;
     output.dense_weights.assign(list.log_probs(), list.log_probs() + list.count());
     output.dense_ids = {*call.selected};
@@ -157,15 +192,15 @@ Output of_token(const SamplingCall& /*call*/, const Output& output) {
 }
 const Output& of_token(const auto& /*call*/, const Output& output) { return output; }
 
-Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
-  kernel.filter(call, 0, 1, scratch);
+Output run(const Kernel& kernel, const FilteringCall& call, Workspace& work) {
+  kernel.filter(call, 0, 1, work);
   Output output;
   output.kept.assign(call.kept, call.kept + call.logits.vocab_size);
   return output;
 }
 
-Output run(const Kernel& kernel, const RankingCall& call, Scratch& scratch) {
-  kernel.rank(call, 0, 1, scratch);
+Output run(const Kernel& kernel, const RankingCall& call, Workspace& work) {
+  kernel.rank(call, 0, 1, work);
   Output output;
   output.selected = call.given.has_value() ? *call.given->ranks : 0;
   output.dense_weights.assign(call.numbers, call.numbers + call.width());
@@ -200,7 +235,7 @@ uint64_t hashed(uint64_t hash, const void* data, size_t bytes) {
 Fuzzer::Fuzzer(unsigned most_seconds) : most_seconds_(most_seconds) {
   for (const Target& target : targets()) {
     if (target.is_available()) {
-      paths_.push_back({target, static_cast<int>(paths_.size()), std::make_unique<Scratch>()});
+      paths_.push_back({target, static_cast<int>(paths_.size()), std::make_unique<Workspace>()});
     }
   }
 }
@@ -227,19 +262,20 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
   std::optional<Output> first;
   for (const auto& path : paths_) {
     const PlacedCase placed(fuzz_case);
-    Scratch new_scratch;
-    Scratch& scratch = fuzz_case.has_used_scratch ? *path.scratch : new_scratch;
-    if (fuzz_case.has_used_scratch) {
-      litter(scratch, fuzz_case.logits.size(), path.number);
+    running_path = path.number;
+    Workspace new_workspace;
+    Workspace& work = fuzz_case.has_used_workspace ? *path.work : new_workspace;
+    if (fuzz_case.has_used_workspace) {
+      litter(work, fuzz_case.logits.size());
     }
     // What is tried first must not matter: each path tries another way first.
-    scratch.history = fuzz_case.history;
-    scratch.history.large = static_cast<uint8_t>((fuzz_case.history.large + path.number) % 3);
-    scratch.history.depth += path.number;
+    work.history = fuzz_case.history;
+    work.history.large = static_cast<uint8_t>((fuzz_case.history.large + path.number) % 3);
+    work.history.depth += path.number;
     const Call& own_call = std::get<Call>(placed.call());
-    const Output output = run(*path.target.kernel, own_call, scratch);
+    const Output output = run(*path.target.kernel, own_call, work);
     const std::string name(path.target.name);
-    if (!leaves_zeros(scratch)) {
+    if (!leaves_zeros(work)) {
       outcome.finding = name + " left numbers where zeros are promised";
       return outcome;
     }

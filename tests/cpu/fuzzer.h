@@ -29,14 +29,14 @@ class Fuzzer {
 
   std::string path_names() const;
 
-  /// Runs a case, each path with another scratch.
+  /// Runs a case, each path with another workspace.
   Outcome check(const FuzzCase& fuzz_case);
 
  private:
   struct Path {
     const Target& target;
     int number;
-    std::unique_ptr<Scratch> scratch;
+    std::unique_ptr<Workspace> work;
   };
 
   template <typename Call>

@@ -35,7 +35,7 @@ def test_no_code_of_one_instruction_set_can_be_linked_into_another() -> None:
         assert shared == [], f"{source.name} emits functions that any object may end up with"
 
 
-def test_scratch_is_bounded_and_reused(programs: Path) -> None:
+def test_workspace_is_bounded_and_reused(programs: Path) -> None:
     run = subprocess.run([programs / "allocations"], check=True, capture_output=True, text=True)
     records = [line.split(",") for line in run.stdout.splitlines()]
     assert {record[0] for record in records} >= {"plain"}
@@ -45,7 +45,7 @@ def test_scratch_is_bounded_and_reused(programs: Path) -> None:
         assert int(later) == 0, f"{case}: {later} allocations after the first row"
 
 
-def test_after_a_failed_allocation_the_scratch_is_empty_and_says_so(programs: Path) -> None:
+def test_after_a_failed_allocation_a_block_is_empty_and_says_so(programs: Path) -> None:
     run = subprocess.run([programs / "allocations", "fail"], check=True, capture_output=True, text=True)
     assert run.stdout == "bad_alloc,empty,0,64\n"
 

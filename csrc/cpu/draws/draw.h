@@ -2,17 +2,17 @@
 #pragma once
 
 #include "cpu/draws/noise.h"
-#include "cpu/scratch.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// The first `count` numbers of the noise, side by side.
-inline const float* contiguous(const Noise& noise, size_t count, Scratch& scratch) {
+inline const float* contiguous(const Noise& noise, size_t count, Workspace& work) {
   noise.need(count);
   if (noise.is_contiguous()) {
     return noise.data();
   }
-  auto* copy = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));
+  float* const copy = work.noise.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     copy[i] = noise[i];
   }

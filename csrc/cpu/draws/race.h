@@ -6,7 +6,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/rows/scan.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

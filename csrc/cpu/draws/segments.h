@@ -13,9 +13,9 @@
 #include "cpu/rows/kept.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

@@ -30,12 +30,12 @@ class Numbers {
   /// Scans the row, and fills groups.maxima.
   template <typename Type>
   Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, int64_t index,
-          Scratch& scratch, Workspace& work)
+          Workspace& work)
       : is_normalised_(call.is_normalised), temperature_(call.divisor(index)) {
     if (!is_normalised_) {
       const bool wants_largest = !call.largest.empty();
       RowStatus status{};
-      maximum_ = scan_first(row, groups, std::span(&status, wants_largest ? 1 : 0));
+      maximum_ = scan_first(row, groups, wants_largest ? &status : nullptr);
       if (wants_largest) {
         constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
         call.largest[static_cast<size_t>(index)] = status == RowStatus::kNanSeen ? kNan : maximum_;
@@ -48,8 +48,7 @@ class Numbers {
     }
     if (temperature_ != 1.0F && std::isfinite(maximum_)) {  // an infinite one decides alone
       const Groups unread{kChunkLines, work.folded_maxima};
-      add_up(divide(row, maximum_, temperature_, scratch, work.last_chunk_of_copy), unread,
-             has_entropy, work);
+      add_up(divide(row, maximum_, temperature_, work), unread, has_entropy, work);
     } else {
       temperature_ = 1.0F;
       maximum_ = add_up(row, groups, has_entropy, work);
@@ -97,12 +96,11 @@ class Numbers {
 
 /// The first `count` of the total order, or fewer where the row has fewer above -inf.
 template <typename Type>
-Candidates best_of_row(const Row<Type>& row, const Groups& groups, size_t count, Scratch& scratch,
-                       Workspace& work) {
+Candidates best_of_row(const Row<Type>& row, const Groups& groups, size_t count, Workspace& work) {
   if (count <= kMaxTopK) {
     return first_of_total_order(row, groups, count, work);
   }
-  Candidates best = sort_above(row, groups, -kInfinity, scratch, work).candidates;
+  Candidates best = sort_above(row, groups, -kInfinity, work);
   best.count = best.count < count ? best.count : count;
   return best;
 }
@@ -130,20 +128,19 @@ size_t rank_of_value(const Row<Type>& row, const Groups& groups, const Numbers& 
 /// makes of them. What has no weight follows by ascending id, with -inf. A token that is given
 /// stands before them, those that are named behind.
 template <typename Type>
-void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
-              Workspace& work) {
+void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Workspace& work) {
   const auto count = static_cast<size_t>(call.count);
   const int64_t end = (index + 1) * call.width() - call.named_count;
   float* best_numbers = call.numbers + end - call.count;
   int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
-  const Numbers numbers(row, groups, call, index, scratch, work);
+  const Numbers numbers(row, groups, call, index, work);
   if (!call.entropies.empty()) {
     call.entropies[static_cast<size_t>(index)] = numbers.entropy();
   }
   size_t rank = 0;
   if (count != 0 && numbers.maximum() > -kInfinity) {
-    const Candidates best = best_of_row(row, groups, count, scratch, work);
+    const Candidates best = best_of_row(row, groups, count, work);
     for (; rank < best.count; ++rank) {
       best_numbers[rank] = numbers.of(best.values[rank]);
       best_ids[rank] = best.ids[rank];
@@ -170,11 +167,9 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
   }
 }
 
-inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
-  for_rows(call.logits, call.rows, first_row, last_row, scratch,
-           [&](const auto& row, int64_t index, Workspace& work) {
-             rank_row(row, call, index, scratch, work);
-           });
+inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Workspace& work) {
+  for_rows(call.logits, call.rows, first_row, last_row, work,
+           [&](const auto& row, int64_t index) { rank_row(row, call, index, work); });
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -16,11 +16,9 @@ class EditedIds {
  public:
   template <typename Type>
   EditedIds(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
-            Scratch& scratch)
-      : marks_(reinterpret_cast<uint32_t*>(
-            scratch.reserve_zeros(Scratch::kMarks, row.chunks() * kChunkLines * sizeof(uint32_t)))),
-        logits_(reinterpret_cast<float*>(
-            scratch.reserve(Scratch::kEdited, row.vocab_size() * sizeof(float)))) {
+            Workspace& work)
+      : marks_(work.marks.reserve(row.chunks() * kChunkLines)),
+        logits_(work.edited.reserve<float>(row.vocab_size())) {
     if (const auto slot = slot_of(edits.addends, index)) {
       lists_[0] = edits.addends->lists.of(*slot);
     }
@@ -32,13 +30,13 @@ class EditedIds {
       logit = is_allowed ? Type::value_of(row.line(id / kLine)[id % kLine]) : -kInfinity;
       marks_[id / kLine] |= uint32_t{1} << (id % kLine);
     });
-    edit_listed(edits, index, {}, logits_, scratch);
+    edit_listed(edits, index, {}, logits_, work);
   }
 
   EditedIds(const EditedIds&) = delete;
   EditedIds& operator=(const EditedIds&) = delete;
 
-  ~EditedIds() {  // the memory is all 0 where nobody uses it
+  ~EditedIds() {
     for_each([&](size_t id, float&) { marks_[id / kLine] = 0; });
   }
 
@@ -137,7 +135,7 @@ inline void prefetch_occurrences(const Edits& edits, int64_t index) {
 template <typename Type>
 std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edits, int64_t index,
                                           const RowMask& mask, RowArguments arguments,
-                                          Scratch& scratch, Workspace& work) {
+                                          const Report& report, Workspace& work) {
   if (!arguments.use_ranks()) {
     return std::nullopt;
   }
@@ -156,7 +154,7 @@ std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edi
   if (seen.status() != RowStatus::kOk) {
     return std::nullopt;
   }
-  const EditedIds edited(row, edits, index, mask, scratch);
+  const EditedIds edited(row, edits, index, mask, work);
   if (!edited.are_ordinary()) {
     return std::nullopt;
   }
@@ -188,8 +186,8 @@ std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edi
       return std::nullopt;
     }
     const Candidates sorted = sort_first(candidates, k, work);
-    arguments.status.front() = RowStatus::kOk;
-    return sample_sorted(sorted, sorted.values[0], arguments.uses_p(), arguments, work);
+    report.note(RowStatus::kOk);
+    return sample_sorted(sorted, sorted.values[0], arguments, report, work);
   }
   return std::nullopt;
 }

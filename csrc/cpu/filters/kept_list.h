@@ -14,9 +14,9 @@
 #include "cpu/rows/kept.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -94,12 +94,12 @@ inline void list_ranks(const Candidates& kept, float maximum, KeptList& list, Wo
 /// None where it is not the same whatever between the bounds is kept.
 template <typename Type>
 std::optional<size_t> draw_kept(const Row<Type>& row, const Groups& groups, const Scale& scale,
-                                const KeptBounds& bounds, const RowArguments& arguments,
+                                const KeptBounds& bounds, const NoiseKey& key, const Report& report,
                                 Workspace& work) {
-  if (arguments.needs_list()) {
-    list_kept(row, groups, bounds.outer, scale, *arguments.list, work);
+  if (report.wants_list()) {
+    list_kept(row, groups, bounds.outer, scale, *report.list, work);
   }
-  return SegmentedDraw<Type>(row, groups, scale, *arguments.segments, work).draw(bounds);
+  return SegmentedDraw<Type>(row, groups, scale, key, work).draw(bounds);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

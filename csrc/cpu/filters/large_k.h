@@ -21,12 +21,10 @@ Kept find_top_k(const Row<Type>& row, size_t k, bool keeps_ties, float maximum, 
 
 /// A copy of the row with -inf for what is not kept.
 template <typename Type>
-Row<Float32> copy_kept(const Row<Type>& row, const Kept& kept, Scratch& scratch, Workspace& work,
-                       Scratch::Slot slot = Scratch::kCopy) {
-  auto* values =
-      reinterpret_cast<float*>(scratch.reserve(slot, row.lines() * kLine * sizeof(float)));
+Row<Float32> copy_kept(const Row<Type>& row, const Kept& kept, Workspace& work) {
+  float* const values = work.top_k_row.reserve(row.padded());
   write_kept(row, kept, values);
-  return {values, row.vocab_size(), work.last_chunk_of_copy};
+  return {values, row.vocab_size()};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -35,55 +35,53 @@ struct KeptByMinP {
 };
 
 template <typename Type>
-KeptByMinP keep_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
-                      Workspace& work) {
+KeptByMinP keep_above(const Row<Type>& row, const Groups& groups, float bound, Workspace& work) {
   const size_t count = hit_above(row, groups, bound, work.hits);
-  auto* values = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kCopy, (count + kLine) * sizeof(float)));  // whole lines
+  float* const values = work.min_p_values.reserve(count + kChunk);
   copy_hit_values(row, work.hits, values);
   return {bound, values, count};
 }
 
 template <typename Type>
 KeptByMinP keep_by_min_p(const Row<Type>& row, const Groups& groups, float maximum, float min_p,
-                         Scratch& scratch, Workspace& work) {
+                         Workspace& work) {
   if (maximum == kInfinity) {  // its entries share the whole mass
-    const KeptByMinP kept = keep_above(row, groups, next_below(maximum), scratch, work);
+    const KeptByMinP kept = keep_above(row, groups, next_below(maximum), work);
     fill({kept.values, kept.count}, 0.0F);
     return kept;
   }
   // Probabilities are rounded to float32 before they are compared: up to 1e-6 are not sure.
   const float lower = below_share(maximum, double{min_p} * (1 - kUnsure));
   const float upper = below_share(maximum, double{min_p} * (1 + kUnsure));
-  const KeptByMinP kept = keep_above(row, groups, lower, scratch, work);
+  const KeptByMinP kept = keep_above(row, groups, lower, work);
   const size_t padded = (kept.count + kLine - 1) / kLine * kLine;
   if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {
     return kept;
   }
   return keep_above(row, groups, exact_bound(row, groups, maximum, lower, upper, min_p, work),
-                    scratch, work);
+                    work);
 }
 
 /// min-p below 1, and nothing else.
 template <typename Type>
-size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, const Report& report,
                     Workspace& work) {
   const Groups groups = groups_for(1, row.vocab_size(), work);
   const float maximum = scan_maxima(row, groups);
   if (maximum == -kInfinity) {
-    fill(arguments.kept, -kInfinity);
+    fill(report.kept, -kInfinity);
     return 0;
   }
-  const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, scratch, work);
-  if (arguments.wants_kept()) {
-    write_kept(row, {.value = next_above(found.bound)}, arguments.kept.data());
+  const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, work);
+  if (report.wants_kept()) {
+    write_kept(row, {.value = next_above(found.bound)}, report.kept.data());
   }
   if (!arguments.is_drawn()) {
     return find_equal(row, maximum, 0);
   }
   // q belongs to the place among the kept.
-  const Row<Float32> kept(found.values, found.count, work.last_chunk_of_copy);
-  const float* q = contiguous(*arguments.noise, found.count, scratch);
+  const Row<Float32> kept(found.values, found.count);
+  const float* q = contiguous(arguments.draw.noise(), found.count, work);
   float largest = 0;
   const std::optional<size_t> place = draw_unfiltered(kept, q, arguments.eps, work, largest);
   if (place.has_value()) {

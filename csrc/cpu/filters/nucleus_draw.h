@@ -21,21 +21,21 @@ class NucleusDraw {
  public:
   /// What top-p, and perhaps min-p, keep of this range of a row.
   NucleusDraw(WeighedValues<Type>& weighed, const Kept& range, const RowArguments& arguments,
-              Scratch& scratch, Workspace& work)
+              const Report& report, Workspace& work)
       : weighed_(weighed),
         range_(range),
         has_all_(range.value > -kInfinity),
         arguments_(arguments),
-        scratch_(scratch),
+        report_(report),
         work_(work) {}
 
   /// The drawn id; none where the nucleus is large, or rounding decides.
   std::optional<size_t> draw() {
     double reached = 0;
     // What is kept needs one end: where the first try leaves two, hardly a try between decides.
-    const double second = kDepths[arguments_.needs_end() ? 2 : 0];
+    const double second = kDepths[report_.needs_end() ? 2 : 0];
     for (const double next :
-         {scratch_.history.depth + kMore, second, kDepths[1], kDepths[2], kDepths[3]}) {
+         {work_.history.depth + kMore, second, kDepths[1], kDepths[2], kDepths[3]}) {
       const double depth = std::clamp(next, kDepths[0], kDepths[3]);
       if (depth <= reached) {
         continue;
@@ -84,15 +84,15 @@ class NucleusDraw {
     const auto most = end_at(targets.most, around, 1 - kUnsure);
     const bool has_ends = least.has_value() && most.has_value();
     is_gathered_ = has_ends || weighed_.weight() > targets.most;
-    if (!has_ends || (arguments_.needs_end() && least->kept != most->kept)) {
+    if (!has_ends || (report_.needs_end() && least->kept != most->kept)) {
       return std::nullopt;
     }
     const double end = (double{most->kept.value} - weighed_.scanned().maximum) / temperature();
-    scratch_.history.depth = std::log(sum.most) - end;
-    scratch_.history.note_large(false);
-    return arguments_.segments.has_value()
+    work_.history.depth = std::log(sum.most) - end;
+    work_.history.note_large(false);
+    return arguments_.draw.is_by_segments()
                ? draw_kept(weighed_.row(), weighed_.groups(), {range_.most, temperature()},
-                           {least->kept, most->kept}, arguments_, work_)
+                           {least->kept, most->kept}, arguments_.draw.key(), report_, work_)
                : draw_ranked(*least, *most, sum);
   }
 
@@ -100,14 +100,14 @@ class NucleusDraw {
   std::optional<size_t> draw_ranked(const End& least, const End& most, const SumBounds& sum) {
     const Row<Type>& row = weighed_.row();
     const float maximum = weighed_.scanned().maximum;
-    if (arguments_.wants_kept()) {
-      write_kept(row, most.kept, arguments_.kept.data());
+    if (report_.wants_kept()) {
+      write_kept(row, most.kept, report_.kept.data());
     }
     if (!arguments_.is_drawn()) {
       return find_equal(row, maximum, 0, weighed_.groups());
     }
     const auto drawn = draw_by_rank(
-        contiguous(*arguments_.noise, most.count, scratch_),
+        contiguous(arguments_.draw.noise(), most.count, work_),
         {least.count, most.count, sum, maximum, {work_.values, nullptr, weighed_.count()}},
         arguments_, work_);
     return drawn.has_value()
@@ -125,7 +125,7 @@ class NucleusDraw {
   /// What lies around the ends of the nucleus, in the place of values their y. It is all, or few.
   WeightedSet narrowed(const Targets& targets) const {
     constexpr int kSteps = 10;
-    const WeightedSet all{work_.room_values[0], work_.room_weights[0], weighed_.count()};
+    const WeightedSet all{work_.exponents, work_.weights, weighed_.count()};
     if (weighed_.count() <= kFewSorted) {
       return all;
     }
@@ -163,7 +163,7 @@ class NucleusDraw {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
     return weighed_.gather(has_all_ ? next_below(range_.value)
                                     : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
-                           arguments_.needs_end() ? kMostListed : kMostGathered);
+                           report_.needs_end() ? kMostListed : kMostGathered);
   }
 
   /// Of what exceeds the range.
@@ -261,7 +261,7 @@ class NucleusDraw {
   const bool has_all_;        // of the range, once something is gathered
   bool is_gathered_ = false;  // the nucleus
   const RowArguments& arguments_;
-  Scratch& scratch_;
+  const Report& report_;
   Workspace& work_;
 };
 

@@ -8,7 +8,7 @@
 
 #include "cpu/filters/weighted_set.h"
 #include "cpu/rows/hits.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

@@ -15,8 +15,8 @@
 #include "cpu/rows/kept.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/rows/workspace.h"
 #include "cpu/vectors/total_order.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -387,13 +387,11 @@ Kept find_range(const Row<Type>& row, const RangeFilters& filters, Workspace& wo
   return RangeSearch<Type>(filters, weighed, work).find();
 }
 
-/// The row with -inf for what is outside of a range; NaN stays, to be seen. The row itself, which
-/// may be an edited one, is not to be read any more.
+/// The row with -inf for what is outside of a range; NaN stays, to be seen. A row that was edited
+/// before is not to be read any more: it becomes this one.
 template <typename Type>
-Row<Type> keep_range(const Row<Type>& row, const Kept& range, Scratch& scratch, Workspace& work) {
-  using Storage = typename Type::Storage;
-  auto* const out = reinterpret_cast<Storage*>(
-      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(Storage)));
+Row<Type> keep_range(const Row<Type>& row, const Kept& range, Workspace& work) {
+  auto* const out = work.edited.reserve<typename Type::Storage>(row.padded());
   const Floats least = splat(range.value);
   const Floats most = splat(range.most);
   const auto dropped = [&](const Floats& values) {
@@ -404,7 +402,7 @@ Row<Type> keep_range(const Row<Type>& row, const Kept& range, Scratch& scratch, 
     const uint32_t bits = ~(dropped(logits.first) | dropped(logits.second) << kLanes);
     store(out + line * kLine, select_line<Type>(row.line(line), bits));
   }
-  return {out, row.vocab_size(), reinterpret_cast<Storage*>(work.last_chunk)};
+  return {out, row.vocab_size()};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -19,11 +19,11 @@ template <typename Type>
 class RangedDraw {
  public:
   RangedDraw(const Row<Type>& row, const RangeFilters& filters, const RowArguments& arguments,
-             Scratch& scratch, Workspace& work)
+             const Report& report, Workspace& work)
       : row_(row),
         filters_(filters),
         arguments_(arguments),
-        scratch_(scratch),
+        report_(report),
         work_(work),
         groups_{kSegmentLines, work.maxima} {}
 
@@ -39,7 +39,7 @@ class RangedDraw {
     if (!scanned.has_value()) {
       return std::nullopt;
     }
-    arguments_.status.front() = RowStatus::kOk;
+    report_.note(RowStatus::kOk);
     WeighedValues<Type> weighed(row_, *scanned, groups_, work_);
     RangeSearch<Type> search(filters_, weighed, work_);
     if (uses_k()) {
@@ -47,7 +47,7 @@ class RangedDraw {
     }
     range_ = search.find();
     return arguments_.uses_p()
-               ? NucleusDraw<Type>(weighed, *range_, arguments_, scratch_, work_).draw()
+               ? NucleusDraw<Type>(weighed, *range_, arguments_, report_, work_).draw()
                : draw_segmented(*range_);
   }
 
@@ -61,7 +61,7 @@ class RangedDraw {
 
   /// Whether there is a way for this row.
   bool is_served() const {
-    if (!arguments_.is_drawn() || arguments_.wants_kept() || arguments_.keeps_best()) {
+    if (!arguments_.is_drawn() || report_.wants_kept() || arguments_.keeps_best()) {
       return false;
     }
     if (uses_k()) {
@@ -104,7 +104,7 @@ class RangedDraw {
     while (found.values[found.count - 1] < range.value) {
       --found.count;
     }
-    return sample_sorted(found, found.values[0], arguments_.uses_p(), arguments_, work_);
+    return sample_sorted(found, found.values[0], arguments_, report_, work_);
   }
 
   /// No other filter, or min-p.
@@ -113,13 +113,14 @@ class RangedDraw {
     const Kept kept = arguments_.uses_min_p()
                           ? range.from(least_of_min_p(arguments_.min_p, range.most, temperature))
                           : range;
-    return *draw_kept(row_, groups_, {range.most, temperature}, {kept}, arguments_, work_);
+    return *draw_kept(row_, groups_, {range.most, temperature}, {kept}, arguments_.draw.key(),
+                      report_, work_);
   }
 
   const Row<Type>& row_;
   const RangeFilters& filters_;
   const RowArguments& arguments_;
-  Scratch& scratch_;
+  const Report& report_;
   Workspace& work_;
   const Groups groups_;
   std::optional<Kept> range_;  // of all of the row
@@ -129,8 +130,8 @@ class RangedDraw {
 /// or hardly will.
 template <typename Type>
 std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
-                                   Scratch& scratch, Workspace& work) {
-  if (scratch.history.is_likely_large()) {
+                                   const Report& report, Workspace& work) {
+  if (work.history.is_likely_large()) {
     return std::nullopt;
   }
   const Groups groups{kSegmentLines, work.maxima};
@@ -138,12 +139,10 @@ std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arg
   if (!scanned.has_value()) {
     return std::nullopt;
   }
-  if (!arguments.status.empty()) {
-    arguments.status.front() = RowStatus::kOk;
-  }
+  report.note(RowStatus::kOk);
   WeighedValues<Type> weighed(row, *scanned, groups, work);
   const Kept all{.most = scanned->maximum};
-  return NucleusDraw<Type>(weighed, all, arguments, scratch, work).draw();
+  return NucleusDraw<Type>(weighed, all, arguments, report, work).draw();
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

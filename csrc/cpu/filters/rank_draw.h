@@ -9,7 +9,7 @@
 #include "cpu/filters/rules.h"
 #include "cpu/filters/weighted_set.h"
 #include "cpu/rows/scan.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -52,8 +52,9 @@ inline bool is_surely_less(double score, double other, double difference, double
 inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
                                              const RowArguments& arguments, Workspace& work) {
   const auto quantile_of = [&](size_t rank) {
-    return find_quantile<Weight::kOne>(nucleus.values, nucleus.maximum, static_cast<double>(rank),
-                                       {{work.room_values[1], nullptr}, {work.weights, nullptr}});
+    return find_quantile<Weight::kOne>(
+        nucleus.values, nucleus.maximum, static_cast<double>(rank),
+        {{work.room_values[0], nullptr}, {work.room_values[1], nullptr}});
   };
   const SumBounds& sum = nucleus.sum;
   const bool softmaxes_again = arguments.rules.softmaxes_again;

@@ -4,7 +4,7 @@
 #include "cpu/calls.h"
 #include "cpu/draws/noise.h"
 #include "cpu/filters/target.h"
-#include "cpu/scratch.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -12,14 +12,13 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 class ProposalRow {
  public:
   ProposalRow(const Proposals& proposals, int64_t number, int64_t draft, size_t vocab_size,
-              Scratch& scratch)
+              Workspace& work)
       : vocab_size_(vocab_size) {
     if (proposals.is_dense()) {
       probabilities_ = proposals.probabilities.row(number);
       return;
     }
-    marked_ = reinterpret_cast<float*>(
-        scratch.reserve_zeros(Scratch::kProposal, vocab_size * sizeof(float)));
+    marked_ = work.proposal.reserve(vocab_size);
     probabilities_ = marked_;
     if (proposals.columns == 0) {  // drafts were not drawn
       certain_ = draft;
@@ -37,7 +36,7 @@ class ProposalRow {
   ProposalRow(const ProposalRow&) = delete;
   ProposalRow& operator=(const ProposalRow&) = delete;
 
-  ~ProposalRow() {  // the memory is all 0 where nobody uses it
+  ~ProposalRow() {
     for (const int64_t id : ids_) {
       if (is_id(id)) {
         marked_[id] = 0.0F;

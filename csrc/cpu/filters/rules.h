@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <optional>
 #include <span>
 
 #include "cpu/calls.h"
@@ -22,9 +21,44 @@ inline float below_share(float maximum, double share) {
   });
 }
 
-/// How many of a row's first ranks were kept; their exponentials and ids are in the workspace.
-struct KeptRanks {
-  size_t count = 0;
+/// How an id is drawn from what is kept: by noise of each rank or id, by segments of the
+/// vocabulary, or not: then the first of the total order is taken. No std::variant, whose code
+/// instruction sets would share.
+class Draw {
+ public:
+  Draw() = default;
+  explicit Draw(const Noise& noise) : kind_(Kind::kByRank), noise_(noise) {}
+  explicit Draw(const NoiseKey& key) : kind_(Kind::kBySegment), key_(key) {}
+
+  bool is_any() const { return kind_ != Kind::kNone; }
+  bool is_by_segments() const { return kind_ == Kind::kBySegment; }
+  const Noise& noise() const { return noise_; }
+  const NoiseKey& key() const { return key_; }
+
+ private:
+  enum class Kind : uint8_t { kNone, kByRank, kBySegment };
+  Kind kind_ = Kind::kNone;
+  Noise noise_{nullptr, 0};
+  NoiseKey key_{};
+};
+
+/// What is wanted of a row beside its id, and where it goes.
+struct Report {
+  std::span<float> kept = {};   // logits; empty: not wanted
+  KeptList* list = nullptr;     // of a row that is drawn; null: not wanted
+  RowStatus* status = nullptr;  // null: not wanted, or noted before
+
+  bool wants_kept() const { return !kept.empty(); }
+  bool wants_list() const { return list != nullptr; }
+
+  /// Whether what is kept has to be known, not only what is drawn from it.
+  bool needs_end() const { return wants_kept() || wants_list(); }
+
+  void note(RowStatus seen) const {
+    if (status != nullptr) {
+      *status = seen;
+    }
+  }
 };
 
 /// What one row is sampled with, and the operator's rules for it.
@@ -34,23 +68,13 @@ struct RowArguments {
   float p;
   float min_p;  // not above 0, or NaN: none
   float eps;
-  std::optional<Noise> noise = std::nullopt;
-  std::optional<NoiseKey> segments = std::nullopt;  // the draw is by segments; neither: no draw
-  std::span<float> kept = {};                       // empty: not wanted
+  Draw draw = {};
 
   // Of the sampling layer alone.
-  bool keeps_ties = false;           // of top-k: then what it keeps is not ranked
-  float temperature = 1.0F;          // of top-k; other rows are divided before
-  std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
-  KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
-  KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
+  bool keeps_ties = false;   // of top-k: then what it keeps is not ranked
+  float temperature = 1.0F;  // of top-k; other rows are divided before
 
-  bool is_drawn() const { return noise.has_value() || segments.has_value(); }
-  bool wants_kept() const { return !kept.empty(); }
-
-  /// Whether what is kept has to be known, not only what is drawn from it.
-  bool needs_end() const { return wants_kept() || needs_list(); }
-  bool needs_list() const { return list != nullptr; }
+  bool is_drawn() const { return draw.is_any(); }
   bool uses_min_p() const { return min_p > 0.0F; }
 
   bool uses_k(size_t vocab_size) const {
@@ -67,12 +91,11 @@ struct RowArguments {
   /// Asks for the best entry alone where it is taken whatever the others are. Returns whether ranks
   /// decide then: no segments race, and no temperature makes another entry equal to the best.
   bool use_ranks() {
-    if (!is_drawn() || (keeps_best() && (!segments.has_value() || temperature == 1.0F))) {
+    if (!is_drawn() || (keeps_best() && (!draw.is_by_segments() || temperature == 1.0F))) {
       k = 1;
-      noise.reset();
-      segments.reset();
+      draw = {};
     }
-    return !segments.has_value();
+    return !draw.is_by_segments();
   }
 
   /// What a sum of probabilities has to exceed for a nucleus.

@@ -7,7 +7,7 @@
 #include "cpu/rows/hits.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/status.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -90,19 +90,14 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
 
 /// The row's maximum and the maxima of its groups, and its status where that is wanted.
 template <typename Type>
-float scan_first(const Row<Type>& row, const Groups& groups, std::span<RowStatus> status) {
-  if (status.empty()) {
+float scan_first(const Row<Type>& row, const Groups& groups, RowStatus* status) {
+  if (status == nullptr) {
     return scan_maxima(row, groups);
   }
   StatusOf<Type> seen;
   const float maximum = scan_maxima(row, groups, seen);
-  status.front() = seen.status();
+  *status = seen.status();
   return maximum;
-}
-
-template <typename Type>
-float scan_first(const Row<Type>& row, const Groups& groups, const RowArguments& arguments) {
-  return scan_first(row, groups, arguments.status);
 }
 
 /// The first k of the total order of some candidates, or all where they are fewer.
@@ -128,30 +123,20 @@ Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
   return sort_first(candidates, k, work);
 }
 
-/// Everything above `bound` in the total order, for what nothing faster serves. The keys by which
-/// it was sorted are left as room for as many float64.
-struct SortedRow {
-  Candidates candidates;
-  double* room;
-};
-
+/// Everything above `bound` in the total order, for what nothing faster serves. The values have
+/// room up to a whole line, for scores in their place.
 template <typename Type>
-SortedRow sort_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
-                     Workspace& work) {
+Candidates sort_above(const Row<Type>& row, const Groups& groups, float bound, Workspace& work) {
   Candidates found{work.values, work.ids};
   hit_above(row, groups, bound, work.hits);
   append_hits(row, work.hits, found);
   const size_t size = found.count;
-  // The values have room up to a whole line, for scores in their place.
-  auto* keys = reinterpret_cast<uint64_t*>(scratch.reserve(
-      Scratch::kSort,
-      size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t)) + kLine * sizeof(float)));
-  auto* values = reinterpret_cast<float*>(keys + 2 * size);
-  Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size + kLine)};
+  uint64_t* const keys = work.row_keys.reserve(2 * size);
+  Candidates sorted{work.row_values.reserve(size + kLine), work.row_ids.reserve(size)};
   if (size != 0) {
     sort_many(found, keys, keys + size, sorted);
   }
-  return {sorted, reinterpret_cast<double*>(keys)};
+  return sorted;
 }
 
 /// groups_for(k or more, ...) was scanned.

@@ -20,12 +20,12 @@ class TopP {
   /// `groups`, which are groups_for(kMostCandidates, ...), and the sum were scanned; the maximum is
   /// finite.
   TopP(const Row<Type>& row, const Groups& groups, const RowSum& sum, const RowArguments& arguments,
-       Scratch& scratch, Workspace& work)
+       const Report& report, Workspace& work)
       : row_(row),
         groups_(groups),
         sum_(sum),
         arguments_(arguments),
-        scratch_(scratch),
+        report_(report),
         work_(work) {}
 
   /// The drawn id, and what is kept.
@@ -51,13 +51,13 @@ class TopP {
 
   size_t draw_segmented(const Kept& kept) const {
     const Scale scale{sum_.maximum, 1.0F};  // the row is divided
-    return *draw_kept(row_, groups_, scale, {kept}, arguments_, work_);
+    return *draw_kept(row_, groups_, scale, {kept}, arguments_.draw.key(), report_, work_);
   }
 
   size_t sample_candidates(size_t count) const {
-    scratch_.history.note_large(false);
-    write_candidates(candidates_, count, arguments_.kept);
-    if (arguments_.segments.has_value()) {
+    work_.history.note_large(false);
+    write_candidates(candidates_, count, report_.kept);
+    if (arguments_.draw.is_by_segments()) {
       return draw_segmented(
           {.value = candidates_.values[count - 1], .last_id = candidates_.ids[count - 1]});
     }
@@ -72,8 +72,8 @@ class TopP {
       }
       total = exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);
     }
-    return candidates_.ids[draw(work_.exponentials, count, total, *arguments_.noise, arguments_.eps,
-                                work_.scores)];
+    return candidates_.ids[draw(work_.exponentials, count, total, arguments_.draw.noise(),
+                                arguments_.eps, work_.scores)];
   }
 
   /// What is above the last candidate's value: of few large values, no sample of the row tells.
@@ -106,14 +106,14 @@ class TopP {
       count = hit_above(row_, groups_, bound, work_.hits);
       end = {.value = next_above(bound), .count_above = count};
     }
-    scratch_.history.note_large(count > kMostGathered);
-    if (arguments_.needs_end() || arguments_.segments.has_value()) {
+    work_.history.note_large(count > kMostGathered);
+    if (report_.needs_end() || arguments_.draw.is_by_segments()) {
       const Kept kept =
           keep_equals(row_, end.value, count - end.count_above, end.count_equal, groups_);
-      if (arguments_.wants_kept()) {
-        write_kept(row_, kept, arguments_.kept.data());
+      if (report_.wants_kept()) {
+        write_kept(row_, kept, report_.kept.data());
       }
-      if (arguments_.segments.has_value()) {
+      if (arguments_.draw.is_by_segments()) {
         return draw_segmented(kept);
       }
     }
@@ -122,7 +122,7 @@ class TopP {
 
   /// Of so many, down to a value.
   size_t draw_ranked(float least, size_t count) const {
-    const float* q = contiguous(*arguments_.noise, count, scratch_);
+    const float* q = contiguous(arguments_.draw.noise(), count, work_);
     const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
                                                            {work_.values, work_.weights});
     const auto drawn =
@@ -134,7 +134,8 @@ class TopP {
 
   /// For noise that leaves the draw open: the whole nucleus in order.
   size_t draw_from_sorted(const float* q, float end, size_t count) const {
-    const auto [sorted, exponentials] = sort_above(row_, groups_, next_below(end), scratch_, work_);
+    const Candidates sorted = sort_above(row_, groups_, next_below(end), work_);
+    double* const exponentials = work_.row_exponentials.reserve(count);
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {
       float* probabilities = sorted.values;
@@ -154,7 +155,7 @@ class TopP {
   const Groups& groups_;
   const RowSum& sum_;
   const RowArguments& arguments_;
-  Scratch& scratch_;
+  const Report& report_;
   Workspace& work_;
   Candidates candidates_{};
 };

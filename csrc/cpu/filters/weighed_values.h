@@ -10,7 +10,7 @@
 #include "cpu/rows/kept.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/temperature.h"
-#include "cpu/rows/workspace.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -79,8 +79,8 @@ class WeighedValues {
       const Floats values = load_floats(values_ + i);
       const Floats y = y_of(values, scale_);
       const Floats weight = weight_of(y);
-      store(work_.room_values[0] + i, y);
-      store(work_.room_weights[0] + i, weight);
+      store(work_.exponents + i, y);
+      store(work_.weights + i, weight);
       weights.add(weight);
       const Floats limited = larger(y, splat(kLeastLogWeight));
       products.add(weight * limited);
@@ -121,8 +121,8 @@ class WeighedValues {
   template <typename Visit>
   void for_gathered(Visit visit) const {
     for (size_t i = 0; i < count_; i += kLanes) {
-      visit(load_floats(values_ + i), load_floats(work_.room_values[0] + i),
-            load_floats(work_.room_weights[0] + i));
+      visit(load_floats(values_ + i), load_floats(work_.exponents + i),
+            load_floats(work_.weights + i));
     }
   }
 

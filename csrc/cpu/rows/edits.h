@@ -10,8 +10,8 @@
 
 #include "cpu/calls.h"
 #include "cpu/rows/formats.h"
-#include "cpu/rows/workspace.h"
 #include "cpu/vectors/selection.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -109,15 +109,12 @@ void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Stora
   }
 }
 
-/// The row with -inf for what the mask forbids. The row itself is not to be read any more.
+/// The row with -inf for what the mask forbids.
 template <typename Type>
-Row<Type> keep_allowed(const Row<Type>& row, const RowMask& mask, Scratch& scratch,
-                       Workspace& work) {
-  using Storage = typename Type::Storage;
-  auto* const logits = reinterpret_cast<Storage*>(
-      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(Storage)));
+Row<Type> keep_allowed(const Row<Type>& row, const RowMask& mask, Workspace& work) {
+  auto* const logits = work.edited.reserve<typename Type::Storage>(row.padded());
   copy_allowed<Type>(row, mask, logits);
-  return {logits, row.vocab_size(), reinterpret_cast<Storage*>(work.last_chunk)};
+  return {logits, row.vocab_size()};
 }
 
 /// What the mask allows goes to work.allowed and work.allowed_ids, by ascending id. Returns its
@@ -132,16 +129,17 @@ std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, 
   if (count > most) {
     return std::nullopt;
   }
-  auto* const logits = reinterpret_cast<typename Type::Storage*>(work.allowed);
+  auto* const logits = work.allowed.reserve<typename Type::Storage>(most + kChunk);
+  uint32_t* const ids = work.allowed_ids.reserve(most);
   size_t gathered = 0;
   for (size_t line = 0; gathered < count; ++line) {
     for (uint32_t bits = mask.bits(line); bits != 0; bits &= bits - 1) {
       const auto place = static_cast<size_t>(__builtin_ctz(bits));
-      work.allowed_ids[gathered++] = static_cast<uint32_t>(line * kLine + place);
+      ids[gathered++] = static_cast<uint32_t>(line * kLine + place);
     }
   }
   for (size_t i = 0; i < count; ++i) {  // apart, so that one does not wait for another from memory
-    const size_t id = work.allowed_ids[i];
+    const size_t id = ids[i];
     logits[i] = row.line(id / kLine)[id % kLine];
   }
   return count;
@@ -206,12 +204,11 @@ inline void penalize_listed(const Penalties& penalties, int64_t slot, int64_t in
 /// at. What a mask has made -inf stays that. `newer` are the tokens at the end of the output that
 /// nothing has counted yet.
 inline void edit_listed(const Edits& edits, int64_t index, std::span<const int64_t> newer,
-                        float* logits, Scratch& scratch) {
+                        float* logits, Workspace& work) {
   // Reads all logits of both lists before it writes any: an id may be listed several times.
   const auto edit = [&](std::span<const int64_t> ids, std::span<const int64_t> more,
                         auto edit_gathered) {
-    auto* const gathered = reinterpret_cast<float*>(
-        scratch.reserve(Scratch::kEdits, (ids.size() + more.size()) * sizeof(float)));
+    float* const gathered = work.listed.reserve(ids.size() + more.size());
     const auto for_each = [&](auto move) {
       for (size_t i = 0; i < ids.size(); ++i) {
         move(gathered[i], logits[ids[i]]);
@@ -235,16 +232,14 @@ inline void edit_listed(const Edits& edits, int64_t index, std::span<const int64
   }
 }
 
-/// The row as float32 with its addends, its penalties and its mask. `newer` as above. The row
-/// itself is not to be read any more.
+/// The row as float32 with its addends, its penalties and its mask. `newer` as above.
 template <typename Type>
 Row<Float32> edit(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
-                  std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
-  auto* const logits = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(float)));
+                  std::span<const int64_t> newer, Workspace& work) {
+  auto* const logits = work.edited.reserve<float>(row.padded());
   copy_allowed<Float32>(row, mask, logits);
-  edit_listed(edits, index, newer, logits, scratch);
-  return Row<Float32>(logits, row.vocab_size(), work.last_chunk);
+  edit_listed(edits, index, newer, logits, work);
+  return {logits, row.vocab_size()};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

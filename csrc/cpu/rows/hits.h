@@ -3,6 +3,7 @@
 
 #include "cpu/rows/row.h"
 #include "cpu/vectors/total_order.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -36,7 +37,8 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
   // Without a branch on a pair: fresh rows would mispredict it.
   const Row<Type> own_row = row;  // copies, as in scan_maxima
   const Groups own_groups = groups;
-  Hits found = hits;
+  uint64_t* const found_bits = hits.bits;
+  uint32_t* const found_pairs = hits.pairs;
   size_t count = 0;
   size_t total = 0;
   const typename Type::Above above(bound);
@@ -54,8 +56,8 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
           prefetch_ahead(data, 2);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);
-        found.bits[count] = bits;
-        found.pairs[count] = static_cast<uint32_t>((line + i) / 2);
+        found_bits[count] = bits;
+        found_pairs[count] = static_cast<uint32_t>((line + i) / 2);
         count += bits != 0;
         total += static_cast<size_t>(__builtin_popcountll(bits));
       }

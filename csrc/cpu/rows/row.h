@@ -12,7 +12,8 @@ inline constexpr size_t kChunk = kLine * kChunkLines;
 inline constexpr size_t kSegment = 256;  // ids of a segment of the vocabulary: docs/seeds.md
 inline constexpr size_t kSegmentLines = kSegment / kLine;
 
-/// A contiguous row that can be read in whole chunks: the last one is a copy, filled up with -inf.
+/// A contiguous row that can be read in whole chunks: the last one is filled up with -inf, in a
+/// copy where behind the row there is no room.
 template <typename Type>
 class Row {
  public:
@@ -33,9 +34,18 @@ class Row {
     }
   }
 
+  /// `logits` has room for whole chunks.
+  Row(Storage* logits, size_t vocab_size)
+      : logits_(logits), vocab_size_(vocab_size), last_chunk_(logits + (chunks() - 1) * kChunk) {
+    for (size_t id = vocab_size; id < padded(); ++id) {
+      logits[id] = Type::kMinusInfinity;
+    }
+  }
+
   size_t vocab_size() const { return vocab_size_; }
   size_t chunks() const { return (vocab_size_ + kChunk - 1) / kChunk; }
   size_t lines() const { return (vocab_size_ + kLine - 1) / kLine; }
+  size_t padded() const { return chunks() * kChunk; }  // logits of whole chunks
 
   const Storage* chunk(size_t index) const {
     return index + 1 < chunks() ? logits_ + index * kChunk : last_chunk_;
@@ -88,21 +98,6 @@ struct Groups {
   float* maxima;  // kLine for each block of so many lines, from the first block to the last
 
   size_t blocks_in_chunk() const { return kChunkLines / lines; }
-};
-
-/// One number a chunk for each.
-struct ChunkSums {
-  float* maxima;
-  double* sums;
-  float* distances;  // scan_distances
-  double* exponentials;
-};
-
-/// Pairs of lines, and the bits of their logits that were found.
-struct Hits {
-  uint64_t* bits;
-  uint32_t* pairs;
-  size_t count = 0;
 };
 
 /// For a scan that need not notice what it reads (status.h).

@@ -7,6 +7,7 @@
 
 #include "cpu/rows/row.h"
 #include "cpu/vectors/exponential.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -309,10 +310,11 @@ ASCEND_SAMPLE_INLINE double sum_with_distance(const typename Type::Storage* chun
 /// weight.
 template <typename Type>
 RowSum scan_distances(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
-  std::fill_n(chunks.distances, row.chunks(), 0.0F);
+  float* const distances = chunks.distances;
+  std::fill_n(distances, row.chunks(), 0.0F);
   return scan_sum(row, groups, chunks,
                   [&](const typename Type::Storage* chunk, float reference, size_t index) {
-                    return sum_with_distance<Type>(chunk, reference, chunks.distances[index]);
+                    return sum_with_distance<Type>(chunk, reference, distances[index]);
                   });
 }
 

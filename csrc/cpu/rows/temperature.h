@@ -7,9 +7,9 @@
 #include <span>
 
 #include "cpu/rows/formats.h"
-#include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
+#include "cpu/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -52,13 +52,9 @@ inline float least_of_min_p(float min_p, float maximum, float temperature) {
 }
 
 /// Divides a row whose maximum is finite; -inf divided by +inf is NaN, which counts as -inf too.
-/// The row itself is not to be read any more where its last chunk is the same.
 template <typename Type>
-Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
-                    float* last_chunk) {
-  const size_t padded = row.lines() * kLine;
-  auto* values =
-      reinterpret_cast<float*>(scratch.reserve(Scratch::kDivided, padded * sizeof(float)));
+Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Workspace& work) {
+  float* const values = work.divided.reserve(row.padded());
   const Floats maxima = splat(maximum);
   const Floats temperatures = splat(temperature);
   const auto quotient = [&](const Floats& logits) { return (logits - maxima) / temperatures; };
@@ -67,34 +63,22 @@ Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scra
     store(values + line * kLine, quotient(logits.first));
     store(values + line * kLine + kLanes, quotient(logits.second));
   }
-  return {values, row.vocab_size(), last_chunk};
-}
-
-/// The same, in the place of the row.
-template <typename Type>
-Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
-                    Workspace& work) {
-  return divide(row, maximum, temperature, scratch, work.last_chunk);
+  return {values, row.vocab_size()};
 }
 
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
 /// whole mass to the entries of +inf.
 template <typename Type>
-Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work,
-                           Scratch::Slot slot = Scratch::kCopy) {
-  auto* values = reinterpret_cast<float*>(scratch.reserve(slot, row.vocab_size() * sizeof(float)));
+Row<Float32> infinities_of(const Row<Type>& row, Workspace& work) {
+  float* const values = work.infinities.reserve(row.padded());
   const Floats infinity = splat(kInfinity);
-  const size_t whole = row.vocab_size() / kLine;
-  for (size_t line = 0; line < whole; ++line) {
+  for (size_t line = 0; line < row.lines(); ++line) {
     const Line logits = Type::load(row.line(line));
     float* out = values + line * kLine;
     store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
     store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
   }
-  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
-  }
-  return {values, row.vocab_size(), work.last_chunk_of_copy};
+  return {values, row.vocab_size()};
 }
 
 /// Subtracts the maximum from logits that are kept, and divides. 0 becomes of the maximum, +inf
@@ -106,13 +90,12 @@ inline void scale_kept(std::span<float> kept, float maximum, float temperature) 
   }
 }
 
-/// Puts the logits divided by the temperature in the place of all that is kept. Of the row, a copy
-/// of the end may be lost.
+/// Puts the logits divided by the temperature in the place of all that is kept.
 template <typename Type>
 void write_divided(const Row<Type>& row, float temperature, std::span<float> kept) {
   const Floats temperatures = splat(temperature);
   const Floats lows = splat(-kInfinity);
-  const size_t whole = row.vocab_size() / kChunk * kChunkLines;
+  const size_t whole = row.vocab_size() / kLine;
   const auto divide_at = [&](float* out, const Floats& logits) {
     store(out, select(is_greater(load_floats(out), lows), logits / temperatures, lows));
   };

@@ -46,9 +46,9 @@ const Target& target_in_use() {
   return target;
 }
 
-Scratch& scratch_of_thread() {
-  thread_local Scratch scratch;
-  return scratch;
+Workspace& workspace_of_thread() {
+  thread_local Workspace workspace;
+  return workspace;
 }
 
 Logits logits_of(const at::Tensor& logits) {

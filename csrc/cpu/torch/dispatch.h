@@ -17,7 +17,7 @@ namespace ascend_sample::cpu {
 const Target& target_in_use();
 
 /// The calling thread's, kept from call to call.
-Scratch& scratch_of_thread();
+Workspace& workspace_of_thread();
 
 /// Points at logits of two dimensions, whose dtype was checked.
 Logits logits_of(const at::Tensor& logits);
@@ -41,7 +41,7 @@ void serve(RowsFunction<Call> Kernel::* function, const Call& call) {
   at::parallel_for(0, std::min(threads, count), 1, [&](int64_t, int64_t) {
     const StandardArithmetic standard;
     for (int64_t first = 0; (first = next.fetch_add(part)) < count;) {
-      serve_rows(call, first, std::min(first + part, count), scratch_of_thread());
+      serve_rows(call, first, std::min(first + part, count), workspace_of_thread());
     }
   });
 }
