@@ -117,16 +117,21 @@ class TopP {
         return draw_segmented(kept);
       }
     }
-    return arguments_.is_drawn() ? draw_ranked(end.value, count) : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(search, end.value, count) : candidates_.ids[0];
   }
 
   /// Of so many, down to a value.
-  size_t draw_ranked(float least, size_t count) const {
+  size_t draw_ranked(QuantileSearch<Type>& search, float least, size_t count) const {
     const float* q = contiguous(*arguments_.noise, count, scratch_);
-    const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
-                                                           {work_.values, work_.weights});
-    const auto drawn =
-        draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values}, arguments_, work_);
+    const KnownPrefix nothing{sum_.maximum, 0, 0.0};
+    const auto quantile_of = [&](size_t rank) {
+      return search.template find<Weight::kOne>(least, nothing, static_cast<double>(rank));
+    };
+    const auto count_above = [&](float value) {
+      return hit_above(row_, groups_, value, work_.hits);
+    };
+    const auto drawn = draw_by_rank(q, {count, count, least, bound_sum(sum_), sum_.maximum},
+                                    quantile_of, count_above, arguments_, work_);
     return drawn.has_value()
                ? find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above, groups_)
                : draw_from_sorted(q, least, count);
