@@ -66,8 +66,8 @@ class NucleusDraw {
   static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
 
-  /// Where what is kept ends: at some, or all, of the equals of a value. `count` are kept, with what
-  /// is beyond the range.
+  /// Where what is kept ends: at some, or all, of the equals of a value. `count` are kept, with
+  /// what is beyond the range.
   struct End {
     float value;
     size_t count;
@@ -103,8 +103,8 @@ class NucleusDraw {
   }
 
   Kept kept_to(const End& end) const {
-    Kept kept = keep_equals(weighed_.row(), end.value, end.kept_equals, end.equals,
-                            weighed_.groups());
+    Kept kept =
+        keep_equals(weighed_.row(), end.value, end.kept_equals, end.equals, weighed_.groups());
     kept.most = range_.most;
     return kept;
   }
@@ -163,8 +163,7 @@ class NucleusDraw {
       }
     }
     return partition<Weight::kExponential>(all, bracket,
-                                           {work_.room_values[1], work_.room_weights[1]})
-        .inside;
+                                           {work_.room_values[1], work_.room_weights[1]});
   }
 
   double weight_above(float y) const {
@@ -180,8 +179,9 @@ class NucleusDraw {
   /// Returns whether that is not too much.
   bool gather(double depth) {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
-    return weighed_.gather(has_all_ ? next_below(range_.value)
-                                    : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
+    return weighed_.gather(has_all_
+                               ? next_below(range_.value)
+                               : WeighedValues<Type>::first_bound(weighed_.scale().value_at(deep)),
                            arguments_.needs_end() ? kMostListed : kMostGathered);
   }
 
