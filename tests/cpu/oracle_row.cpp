@@ -190,7 +190,7 @@ void Row::keep_range(const Requests& requests, int64_t row) {
   const Table<float>& numbers = requests.edits.ranges->numbers;
   float least = -kInfinity;
   float most = kInfinity;
-  Scratch scratch;
+  Workspace workspace;
   targets()[0].kernel->find_ranges({.logits = {.type = LogitsType::kFloat32,
                                                .vocab_size = static_cast<int64_t>(logits.size()),
                                                .data = logits.data(),
@@ -201,7 +201,7 @@ void Row::keep_range(const Requests& requests, int64_t row) {
                                     .ranges = {{numbers.row(row), 0}},
                                     .least = &least,
                                     .most = &most},
-                                   0, 1, scratch);
+                                   0, 1, workspace);
   for (float& logit : logits) {
     logit = least <= logit && logit <= most ? logit : -kInfinity;
   }

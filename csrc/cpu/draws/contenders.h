@@ -27,8 +27,10 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
     const size_t size = count - start < kChunk ? count - start : kChunk;
     Floats lanes = splat(kInfinity);
     size_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) {
+    for (; i + kLine <= size; i += kLine) {
+      prefetch_ahead(q + start + i);
       lanes = smaller(noises_from(start + i), lanes);
+      lanes = smaller(noises_from(start + i + kLanes), lanes);
     }
     float minimum = -largest_lane(-lanes);
     for (; i < size; ++i) {

@@ -66,10 +66,13 @@ class NucleusDraw {
   static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
 
-  /// What is kept, and how many that are, with what is beyond the range.
+  /// Where what is kept ends: at some, or all, of the equals of a value. `count` are kept, with
+  /// what is beyond the range.
   struct End {
-    Kept kept;
+    float value;
     size_t count;
+    size_t kept_equals = 0;
+    size_t equals = 0;
   };
 
   /// Draws what both ends of the nucleus draw that bounds of the sum leave; none where they differ.
@@ -84,16 +87,26 @@ class NucleusDraw {
     const auto most = end_at(targets.most, around, 1 - kUnsure);
     const bool has_ends = least.has_value() && most.has_value();
     is_gathered_ = has_ends || weighed_.weight() > targets.most;
-    if (!has_ends || (report_.needs_end() && least->kept != most->kept)) {
+    if (!has_ends || (report_.needs_end() && least->count != most->count)) {
       return std::nullopt;
     }
-    const double end = (double{most->kept.value} - weighed_.scanned().maximum) / temperature();
+    const double end = (double{most->value} - weighed_.scanned().maximum) / temperature();
     work_.history.depth = std::log(sum.most) - end;
     work_.history.note_large(false);
-    return arguments_.draw.is_by_segments()
-               ? draw_kept(weighed_.row(), weighed_.groups(), {range_.most, temperature()},
-                           {least->kept, most->kept}, arguments_.draw.key(), report_, work_)
-               : draw_ranked(*least, *most, sum);
+    if (!arguments_.draw.is_by_segments()) {
+      return draw_ranked(*least, *most, sum);
+    }
+    const Kept outer = kept_to(*most);
+    const Kept inner = least->count == most->count ? outer : kept_to(*least);
+    return draw_kept(weighed_.row(), weighed_.groups(), {range_.most, temperature()},
+                     {inner, outer}, arguments_.draw.key(), report_, work_);
+  }
+
+  Kept kept_to(const End& end) const {
+    Kept kept =
+        keep_equals(weighed_.row(), end.value, end.kept_equals, end.equals, weighed_.groups());
+    kept.most = range_.most;
+    return kept;
   }
 
   /// The same by rank.
@@ -101,15 +114,21 @@ class NucleusDraw {
     const Row<Type>& row = weighed_.row();
     const float maximum = weighed_.scanned().maximum;
     if (report_.wants_kept()) {
-      write_kept(row, most.kept, report_.kept.data());
+      write_kept(row, kept_to(most), report_.kept.data());
     }
     if (!arguments_.is_drawn()) {
       return find_equal(row, maximum, 0, weighed_.groups());
     }
+    const WeightedSet values{work_.values, nullptr, weighed_.count()};
+    const auto quantile_of = [&](size_t rank) {
+      return find_quantile<Weight::kOne>(
+          values, maximum, static_cast<double>(rank),
+          {{work_.room_values[0], nullptr}, {work_.room_values[1], nullptr}});
+    };
     const auto drawn = draw_by_rank(
         contiguous(arguments_.draw.noise(), most.count, work_),
-        {least.count, most.count, sum, maximum, {work_.values, nullptr, weighed_.count()}},
-        arguments_, work_);
+        {least.count, most.count, most.value, sum, maximum}, quantile_of,
+        [&](float value) { return count_greater(values, value); }, arguments_, work_);
     return drawn.has_value()
                ? std::optional(find_equal(row, drawn->at.value, drawn->rank - drawn->at.count_above,
                                           weighed_.groups()))
@@ -144,8 +163,7 @@ class NucleusDraw {
       }
     }
     return partition<Weight::kExponential>(all, bracket,
-                                           {work_.room_values[1], work_.room_weights[1]})
-        .inside;
+                                           {work_.room_values[1], work_.room_weights[1]});
   }
 
   double weight_above(float y) const {
@@ -161,8 +179,9 @@ class NucleusDraw {
   /// Returns whether that is not too much.
   bool gather(double depth) {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
-    return weighed_.gather(has_all_ ? next_below(range_.value)
-                                    : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
+    return weighed_.gather(has_all_
+                               ? next_below(range_.value)
+                               : WeighedValues<Type>::first_bound(weighed_.scale().value_at(deep)),
                            report_.needs_end() ? kMostListed : kMostGathered);
   }
 
@@ -193,7 +212,7 @@ class NucleusDraw {
     const float least = arguments_.uses_min_p() ? least_staying(min_p_factor) : -kInfinity;
     if (weighed_.weight() > target) {
       const std::optional<End> end = end_of_nucleus(target, around);
-      return end.has_value() && least > end->kept.value ? end_from(least) : end;
+      return end.has_value() && least > end->value ? end_from(least) : end;
     }
     if (has_all_ || least > weighed_.bound()) {
       return end_from(std::max(least, range_.value));
@@ -214,7 +233,7 @@ class NucleusDraw {
     weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
       least = smaller(select(is_at_least(values, bounds), values, least), least);
     });
-    return {{range_.most, -largest_lane(-least)}, weighed_.count_from(value)};
+    return {-largest_lane(-least), weighed_.count_from(value)};
   }
 
   float temperature() const { return weighed_.scanned().temperature(); }
@@ -237,10 +256,7 @@ class NucleusDraw {
     if (equals < end.count_equal && values.value < values.most) {
       return std::nullopt;  // filters tell those of the same y apart by their ids
     }
-    Kept kept =
-        keep_equals(weighed_.row(), values.value, equals, end.count_equal, weighed_.groups());
-    kept.most = range_.most;
-    return End{kept, count};
+    return End{values.value, count, equals, end.count_equal};
   }
 
   /// The least and the largest of the values that have a y.

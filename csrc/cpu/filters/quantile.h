@@ -4,6 +4,7 @@
 // weighs what is above them and gathers what is between; the rest is a search among the gathered.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/filters/weighted_set.h"
@@ -28,53 +29,6 @@ Sample take_sample(const Row<Type>& row, float maximum, WeightedSet set) {
     store(set.weights + i, weigh(load_floats(set.values + i), reference));
   }
   return {set, static_cast<double>(row.lines()) / static_cast<double>(lines)};
-}
-
-/// A bracket that holds the quantile, if the sample's weights are off by no more than so many
-/// standard deviations of a sample at random; `within` does surely. `target` is the weight to be
-/// exceeded by what lies between within.high and the quantile.
-template <Weight kWeight>
-Bracket narrow(const Sample& sample, Bracket within, float maximum, double target,
-               double deviations, WeightedSet inside, const WeightedSet (&rooms)[2]) {
-  const Floats lows = splat(within.low);
-  const Floats highs = splat(within.high);
-  Floats squares{};
-  double total = 0;
-  double largest_line = 0;
-  inside.size = 0;
-  for (size_t i = 0; i < sample.set.size; i += kLine) {
-    Floats line{};
-    for (const size_t half : {i, i + kLanes}) {
-      const Floats values = load_floats(sample.set.values + half);
-      const Floats weights =
-          kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.set.weights + half);
-      const Mask stays = is_at_least(values, lows) & is_at_least(highs, values);
-      const Floats counted = select(stays, weights, Floats{});
-      line = line + counted;
-      squares = fused(counted, counted, squares);
-      compress(inside.weights + inside.size, stays, weights);
-      inside.size += compress(inside.values + inside.size, stays, values);
-    }
-    const double weight = sum_lanes(line);
-    total += weight;
-    largest_line = weight > largest_line ? weight : largest_line;
-  }
-  if (inside.size == 0) {
-    return within;
-  }
-  const double wanted = target / sample.lines_for_each;
-  // In a sorted row, the logits of a line are as one: then the sample may be off by a line.
-  const double largest = weight_of_equals<kWeight>(within.high, 1, maximum);
-  const double error =
-      deviations * std::sqrt(sum_lanes(squares) + largest * largest) + largest_line;
-  Bracket bracket = within;
-  if (wanted + error < total) {
-    bracket.low = find_quantile<kWeight>(inside, maximum, wanted + error, rooms).value;
-  }
-  if (wanted - error > 0) {
-    bracket.high = find_quantile<kWeight>(inside, maximum, wanted - error, rooms).value;
-  }
-  return bracket;
 }
 
 /// What is above a value that a quantile does not exceed.
@@ -140,9 +94,10 @@ class QuantileSearch {
                {work.room_values[1], work.room_weights[1]}},
         sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
 
-  /// The quantile where the cumulated weight exceeds `target`: from `low` to prefix.value.
+  /// The quantile where the cumulated weight exceeds `target`: from `low` to prefix.value. `total`
+  /// is the weight of all that is at least `low`; 0: not known.
   template <Weight kWeight>
-  Quantile find(float low, const KnownPrefix& prefix, double target) {
+  Quantile find(float low, const KnownPrefix& prefix, double target, double total = 0) {
     const double weight_of_prefix =
         kWeight == Weight::kOne ? static_cast<double>(prefix.count) : prefix.weight;
     // Where roundings differ, both might be a little beyond.
@@ -152,8 +107,8 @@ class QuantileSearch {
     // the first bracket may miss the quantile, and a wider one is tried.
     double deviations = 3.0;
     const auto narrow_with = [&] {
-      return narrow<kWeight>(sample_, {low, prefix.value}, maximum_, target - weight_of_prefix,
-                             deviations, inside_, rooms_);
+      return narrow<kWeight>({low, prefix.value}, target - weight_of_prefix,
+                             total - weight_of_prefix, deviations);
     };
     Bracket bracket = narrow_with();
     for (int attempt = 1;; ++attempt) {
@@ -185,7 +140,7 @@ class QuantileSearch {
       Quantile quantile{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
       if (!is_one_value && gathered_.size != 0) {
         if constexpr (kWeight != Weight::kOne) {
-          weigh_set(gathered_, maximum_);
+          gathered_.weight = weigh_set(gathered_, maximum_);
         }
         quantile = find_quantile<kWeight>(gathered_, maximum_, target, rooms_);
       }
@@ -205,6 +160,54 @@ class QuantileSearch {
  private:
   static constexpr double kFew = 0.25;     // of the sample
   static constexpr int kMostAttempts = 4;  // the last one gathers everything
+
+  /// A bracket that holds the quantile, if the sample's weights are off by no more than so many
+  /// standard deviations of a sample at random; `within` does surely. `target` is the weight to be
+  /// exceeded by what lies between within.high and the quantile, `total` that of all within; not
+  /// above 0: not known.
+  template <Weight kWeight>
+  Bracket narrow(Bracket within, double target, double total, double deviations) {
+    WeightedSet inside = partition<kWeight>(sample_.set, within, inside_);
+    if (inside.size == 0) {
+      return within;
+    }
+    inside.count_above = 0;
+    inside.weight_above = 0;
+    const auto quantile_of = [&](double weight) {
+      return find_quantile<kWeight>(inside, maximum_, weight, rooms_).value;
+    };
+    const double wanted = target / (total > 0 ? total / inside.weight : sample_.lines_for_each);
+    const auto share = static_cast<float>(std::min(1.0, wanted / inside.weight));
+    const double error = error_at<kWeight>(within, quantile_of(wanted), share, deviations);
+    return {wanted + error < inside.weight ? quantile_of(wanted + error) : within.low,
+            wanted > error ? quantile_of(wanted - error) : within.high};
+  }
+
+  /// How far off the sample's weight above a value may be, where that is this share of the whole:
+  /// what is above it counts by the others' share, what is below by this one.
+  template <Weight kWeight>
+  double error_at(Bracket within, float value, float share, double deviations) const {
+    Floats squares{};
+    double largest_line = 0;
+    for (size_t i = 0; i < sample_.set.size; i += kLine) {
+      Floats line{};
+      for (const size_t half : {i, i + kLanes}) {
+        const Floats values = load_floats(sample_.set.values + half);
+        const Floats weights =
+            kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample_.set.weights + half);
+        const Mask is_inside =
+            is_at_least(values, splat(within.low)) & is_at_least(splat(within.high), values);
+        const Floats factors =
+            select(is_at_least(values, splat(value)), splat(1 - share), splat(share));
+        const Floats counted = select(is_inside, weights * factors, Floats{});
+        line = line + counted;
+        squares = fused(counted, counted, squares);
+      }
+      largest_line = std::max(largest_line, sum_lanes(line));
+    }
+    // In a sorted row, the logits of a line are as one: then the sample may be off by a line.
+    return deviations * std::sqrt(sum_lanes(squares)) + largest_line;
+  }
 
   /// The share of the sample that is at least `bound`.
   double share_from(float bound) const {

@@ -143,9 +143,9 @@ class RangeScan {
   }
 
   /// So far above the largest of the first logits that the largest of all is likely where an
-  /// approximate sum has a meaning.
+  /// approximate sum has a meaning, and so little that few weigh nothing.
   float guess_reference() const {
-    const float guess = largest_of_first() - (kLowestMaximum + 1) * found_.temperature();
+    const float guess = largest_of_first() + 16 * found_.temperature();
     return std::isfinite(guess) ? guess : 0.0F;
   }
 

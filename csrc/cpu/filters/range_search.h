@@ -91,7 +91,7 @@ class RangeSearch {
     const Scanned& has = weighed_.scanned().has;
     std::optional<Kept> found = range();  // else it is known what is asked for
     for (const double depth : has.mean ? kDepthsOfMeans : kDepths) {
-      const double deep = has.sum ? weighed_.value_at(least_.log_sum - depth) : kInfinity;
+      const double deep = has.sum ? weighed_.scale().value_at(least_.log_sum - depth) : kInfinity;
       const float bound = WeighedValues<Type>::first_bound(std::min(deep, lowest_));
       if (!found.has_value() && bound < weighed_.bound()) {  // else no more than is gathered
         weighed_.gather(bound);
@@ -288,7 +288,7 @@ class RangeSearch {
     const auto mean = static_cast<float>(least_.mean);
     std::optional<float> distance;
     for (const double depth : {8.0, 20.0, double{kInfinity}}) {
-      gather_above(WeighedValues<Type>::first_bound(weighed_.value_at(-depth)));
+      gather_above(WeighedValues<Type>::first_bound(weighed_.scale().value_at(-depth)));
       distance = distance_with(mean, target);
       if (distance.has_value() && mean - *distance > weighed_.value_below() + kEdge) {
         break;  // else what is not gathered may be as near

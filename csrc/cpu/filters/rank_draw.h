@@ -17,9 +17,9 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 struct RankedNucleus {
   size_t least;
   size_t most;
+  float end;  // no value is less
   SumBounds sum;
   float maximum;
-  WeightedSet values;  // all of the nucleus and perhaps less; weights are not read
 
   double exponential_of(float value) const {
     return exp_not_positive(double{value} - double{maximum});
@@ -48,17 +48,15 @@ inline bool is_surely_less(double score, double other, double difference, double
 }
 
 /// The rank that is drawn from every such nucleus; none where that is not one rank. `q` is the
-/// noise of the ranks.
-inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
-                                             const RowArguments& arguments, Workspace& work) {
-  const auto quantile_of = [&](size_t rank) {
-    return find_quantile<Weight::kOne>(
-        nucleus.values, nucleus.maximum, static_cast<double>(rank),
-        {{work.room_values[0], nullptr}, {work.room_values[1], nullptr}});
-  };
+/// noise of the ranks; `quantile_of` tells where a rank is, `count_above` how many values of the
+/// nucleus are above another one.
+template <typename QuantileOf, typename CountAbove>
+std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus& nucleus,
+                                      QuantileOf quantile_of, CountAbove count_above,
+                                      const RowArguments& arguments, Workspace& work) {
   const SumBounds& sum = nucleus.sum;
   const bool softmaxes_again = arguments.rules.softmaxes_again;
-  const double end = nucleus.exponential_of(quantile_of(nucleus.most - 1).value);
+  const double end = nucleus.exponential_of(nucleus.end);
   // The last weight over the first is at least:
   const double ratio = softmaxes_again ? exp_not_positive(end / sum.most - 1 / sum.least) : end;
   const Contenders contenders =
@@ -85,7 +83,7 @@ inline std::optional<FoundRank> draw_by_rank(const float* q, const RankedNucleus
       set(arguments.exponential_with(scores[best] * noise * (1 - 4e-5), inverse));
       const double difference = exponentials[i] - exponentials[best];
       if (is_surely_less(scores[i], scores[best], difference, spread) &&
-          rank >= count_greater(nucleus.values, nucleus.value_with(exponentials[i]))) {
+          rank >= count_above(nucleus.value_with(exponentials[i]))) {
         continue;  // its value is no larger
       }
     }

@@ -30,14 +30,30 @@ class TopP {
 
   /// The drawn id, and what is kept.
   size_t sample() {
-    candidates_ = first_of_total_order(row_, groups_, kMostCandidates, work_);
-    const size_t count = count_kept();
-    return count != 0 ? sample_candidates(count) : sample_large();
+    for (const size_t wanted : {kFewSorted, size_t{256}, kMostCandidates}) {
+      candidates_ = first_of_total_order(row_, groups_, wanted, work_);
+      if (const size_t count = count_kept(wanted)) {
+        return sample_candidates(count);
+      }
+      if (is_large()) {
+        break;
+      }
+    }
+    return sample_large();
   }
 
  private:
-  /// The number of kept candidates if they hold all that is kept, else 0.
-  size_t count_kept() const {
+  /// Whether kMostCandidates are not enough, however the row goes on.
+  bool is_large() const {
+    const double last = work_.exponentials[candidates_.count - 1];
+    return !arguments_.uses_min_p() &&
+           sum(work_.exponentials, candidates_.count) +
+                   last * static_cast<double>(kMostCandidates - candidates_.count) <=
+               arguments_.target() * sum_.sum;
+  }
+
+  /// The number of kept candidates if they hold all that is kept, else 0. `wanted` were asked for.
+  size_t count_kept(size_t wanted) const {
     exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
     const size_t count =
         count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, arguments_.target());
@@ -45,7 +61,7 @@ class TopP {
       return static_cast<float>(work_.exponentials[rank] / sum_.sum);
     });
     // Where there are no others, even a nucleus that does not reach p is complete.
-    const bool are_all = candidates_.count < kMostCandidates || staying < candidates_.count;
+    const bool are_all = candidates_.count < wanted || staying < candidates_.count;
     return count == 0 ? (are_all ? staying : 0) : std::min(count, staying);
   }
 
@@ -85,19 +101,12 @@ class TopP {
     return prefix;
   }
 
-  /// All the logits below this together weigh less than the nucleus leaves of the sum.
-  float lowest_of_nucleus() const {
-    const double rest =
-        (1.0 - arguments_.target()) * sum_.sum / static_cast<double>(row_.vocab_size());
-    return static_cast<float>(double{sum_.maximum} + std::log(rest) - 1e-3);
-  }
-
   /// Of more than the candidates.
   size_t sample_large() {
     QuantileSearch<Type> search(row_, sum_.maximum, work_.values, work_);
     const double target = arguments_.target() * sum_.sum;
-    Quantile end = search.template find<Weight::kExponential>(lowest_of_nucleus(),
-                                                              prefix_of_candidates(), target);
+    Quantile end = search.template find<Weight::kExponential>(kLowest, prefix_of_candidates(),
+                                                              target, sum_.sum);
     size_t count = count_until_exceeding<Weight::kExponential>(end, sum_.maximum, target);
     const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
     const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
@@ -117,16 +126,22 @@ class TopP {
         return draw_segmented(kept);
       }
     }
-    return arguments_.is_drawn() ? draw_ranked(end.value, count) : candidates_.ids[0];
+    return arguments_.is_drawn() ? draw_ranked(search, end.value, count) : candidates_.ids[0];
   }
 
   /// Of so many, down to a value.
-  size_t draw_ranked(float least, size_t count) const {
+  size_t draw_ranked(QuantileSearch<Type>& search, float least, size_t count) const {
     const float* q = contiguous(arguments_.draw.noise(), count, work_);
-    const WeightedSet values = gather<Weight::kOne, false>(row_, {least, kInfinity}, sum_.maximum,
-                                                           {work_.values, work_.weights});
-    const auto drawn =
-        draw_by_rank(q, {count, count, bound_sum(sum_), sum_.maximum, values}, arguments_, work_);
+    const KnownPrefix nothing{sum_.maximum, 0, 0.0};
+    const auto quantile_of = [&](size_t rank) {
+      return search.template find<Weight::kOne>(least, nothing, static_cast<double>(rank),
+                                                static_cast<double>(count));
+    };
+    const auto count_above = [&](float value) {
+      return hit_above(row_, groups_, value, work_.hits);
+    };
+    const auto drawn = draw_by_rank(q, {count, count, least, bound_sum(sum_), sum_.maximum},
+                                    quantile_of, count_above, arguments_, work_);
     return drawn.has_value()
                ? find_equal(row_, drawn->at.value, drawn->rank - drawn->at.count_above, groups_)
                : draw_from_sorted(q, least, count);

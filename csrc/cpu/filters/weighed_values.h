@@ -154,7 +154,6 @@ class WeighedValues {
   // What it tells of the row.
 
   const Scale& scale() const { return scale_; }
-  double value_at(double y) const { return scale_.value_at(y); }
 
   /// The y of what was not gathered is no more.
   double value_below() const {

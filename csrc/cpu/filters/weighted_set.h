@@ -42,6 +42,7 @@ struct WeightedSet {
   size_t size = 0;
   size_t count_above = 0;
   double weight_above = 0;
+  double weight = 0;  // their sum
 };
 
 /// How many of a set's values are above a bound, which is not NaN.
@@ -92,15 +93,9 @@ struct SortedFew {
   }
 };
 
-/// What a set has above a bracket, and inside.
-struct Partition {
-  WeightedSet inside;  // with what is above it
-  double weight_inside;
-};
-
-/// Copies what is inside the bracket into `inside`, and weighs what is above.
+/// Copies what is inside the bracket into `inside`, and weighs it and what is above.
 template <Weight kWeight>
-Partition partition(const WeightedSet& set, Bracket bracket, WeightedSet inside) {
+WeightedSet partition(const WeightedSet& set, Bracket bracket, WeightedSet inside) {
   constexpr bool kIsWeighed = kWeight != Weight::kOne;
   const Floats lows = splat(bracket.low);
   const Floats highs = splat(bracket.high);
@@ -137,7 +132,8 @@ Partition partition(const WeightedSet& set, Bracket bracket, WeightedSet inside)
   inside.count_above = set.count_above + count_above;
   inside.weight_above =
       kIsWeighed ? set.weight_above + sum_above.total() : static_cast<double>(inside.count_above);
-  return {inside, kIsWeighed ? sum_inside.total() : static_cast<double>(inside.size)};
+  inside.weight = kIsWeighed ? sum_inside.total() : static_cast<double>(inside.size);
+  return inside;
 }
 
 /// A bracket that likely holds the quantile: from a few of the set's values.
@@ -152,23 +148,31 @@ Bracket guess(const WeightedSet& set, double target, Random& random) {
     weights[i] = kWeight == Weight::kOne ? 1.0F : set.weights[index];
   }
   few.sort<kWeight>(kFewSorted, weights);
-  const double wanted =
-      (target - set.weight_above) * static_cast<double>(kFewSorted) / static_cast<double>(set.size);
+  double total = 0;
+  double below = 0;  // squares
+  for (const float weight : few.weights) {
+    total += weight;
+    below += double{weight} * weight;
+  }
+  // What is above counts by the others' share, what is below by its own.
+  const double share = (target - set.weight_above) / set.weight;
   Bracket bracket{kLowest, kInfinity};
   double sum = 0;
-  double squares = 0;
+  double above = 0;
   for (size_t i = 0; i < kFewSorted; ++i) {
-    const auto weight = static_cast<double>(few.weights[i]);
+    const double weight{few.weights[i]};
     sum += weight;
-    squares += weight * weight;
-    const double rest = 1.0 - static_cast<double>(i) / kFewSorted;
-    if ((sum - wanted) * (sum - wanted) > kDeviations * kDeviations * squares * rest) {
-      if (sum > wanted) {
+    above += weight * weight;
+    const double off = sum - share * total;
+    const double variance = (1 - share) * (1 - share) * above + share * share * below;
+    if (off * off > kDeviations * kDeviations * variance) {
+      if (off > 0) {
         bracket.low = few.values[i];
         break;
       }
       bracket.high = few.values[i];
     }
+    below -= weight * weight;
   }
   return bracket;
 }
@@ -176,7 +180,7 @@ Bracket guess(const WeightedSet& set, double target, Random& random) {
 /// The quantile at a value of the set.
 template <Weight kWeight>
 Quantile quantile_at(const WeightedSet& set, float value, const WeightedSet& room) {
-  const WeightedSet equals = partition<kWeight>(set, {value, value}, room).inside;
+  const WeightedSet equals = partition<kWeight>(set, {value, value}, room);
   return {value, equals.count_above, equals.weight_above, equals.size};
 }
 
@@ -224,20 +228,21 @@ Quantile find_quantile(WeightedSet set, float maximum, double target,
                        const WeightedSet (&rooms)[2]) {
   if constexpr (kWeight == Weight::kOne) {
     set.weight_above = static_cast<double>(set.count_above);
+    set.weight = static_cast<double>(set.size);
   }
   Random random;
   for (size_t round = 0; set.size > kFewSorted; ++round) {
     const WeightedSet& room = rooms[round % 2];
     Bracket bracket = guess<kWeight>(set, target, random);
-    Partition split = partition<kWeight>(set, bracket, room);
-    if (split.inside.weight_above > target) {
+    WeightedSet split = partition<kWeight>(set, bracket, room);
+    if (split.weight_above > target) {
       bracket = {next_above(bracket.high), kInfinity};
       split = partition<kWeight>(set, bracket, room);
-    } else if (split.inside.weight_above + split.weight_inside <= target && bracket.low > kLowest) {
+    } else if (split.weight_above + split.weight <= target && bracket.low > kLowest) {
       bracket = {kLowest, next_below(bracket.low)};
       split = partition<kWeight>(set, bracket, room);
     }
-    if (split.inside.size == set.size || bracket.low == bracket.high) {
+    if (split.size == set.size || bracket.low == bracket.high) {
       // A value that is there many times: it is the quantile, or leaves the set.
       const float value =
           bracket.low == bracket.high ? bracket.low : set.values[random.below(set.size)];
@@ -252,10 +257,10 @@ Quantile find_quantile(WeightedSet set, float maximum, double target,
           is_below ? Bracket{kLowest, next_below(value)} : Bracket{next_above(value), kInfinity};
       split = partition<kWeight>(set, bracket, room);
     }
-    if (split.inside.size == 0) {  // the sums of fewer values round differently
+    if (split.size == 0) {  // the sums of fewer values round differently
       return quantile_at<kWeight>(set, least_of(set), room);
     }
-    set = split.inside;
+    set = split;
   }
   return find_quantile_of_few<kWeight>(set, maximum, target);
 }

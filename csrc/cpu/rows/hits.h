@@ -86,15 +86,24 @@ void append_hits(const Row<Type>& row, const Hits& hits, Candidates& candidates)
 }
 
 /// The values of the hits, by ascending id, with -inf behind them up to whole lines. Returns their
-/// number.
+/// number. There is room for a line more.
 template <typename Type>
 size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float* values) {
+  // So many at a time, be there fewer: how many a pair has cannot be predicted.
+  constexpr size_t kStep = 4;
+  constexpr uint64_t kLast = uint64_t{1} << 63;
   size_t count = 0;
   for (size_t i = 0; i < hits.count; ++i) {
     const auto* data = row.line(2 * hits.pairs[i]);
-    for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
-      values[count++] = Type::value_of(data[__builtin_ctzll(bits)]);
+    uint64_t bits = hits.bits[i];
+    const size_t end = count + static_cast<size_t>(__builtin_popcountll(bits));
+    for (; count < end; count += kStep) {
+#pragma GCC unroll 4
+      for (size_t place = count; place < count + kStep; ++place, bits &= bits - 1) {
+        values[place] = Type::value_of(data[__builtin_ctzll(bits | kLast)]);
+      }
     }
+    count = end;
   }
   pad(values, count);
   return count;
