@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "cpu/filters/kept_list.h"
-#include "cpu/filters/large_k.h"
 #include "cpu/filters/quantile.h"
 #include "cpu/filters/rank_draw.h"
 #include "cpu/filters/top_k.h"
