@@ -9,7 +9,8 @@ A new filter that keeps a range of values has these places:
 1. `requests/params.py`: a field of `Stage.RANGE`, behind the last one and before those of xtc, and its line in the
    docstring. 0 switches it off; `typical_p` alone is off at 1. `NUMBERS` below follows the order of the fields.
 2. `csrc/cpu/calls.h`: its name in the enum `RangeFilter`, at the same place. `csrc/cpu/filters/range_filters.h`: a row
-   of `kRangeFormulas`, at the same place: what it needs of the row, and the least value that it keeps. What is no
+   of `kRangeFormulas`, at the same place: what it needs of the row, and the least value that it keeps, which rises or
+   falls with all that it is made of. A fact that `RowFacts` lacks is the scan's to find (`range_scan.h`). What is no
    lower bound, as `typical_p`, needs a step in `RangeFilters::range_of` as well.
 3. `device_ranges.py`: an entry of `WEIGHT_BOUNDS` if it bounds what a value must weigh, else a branch in
    `DeviceRanges`, as `top_n_sigma` has.
@@ -20,8 +21,8 @@ A new filter that keeps a range of values has these places:
 6. The tables of docs/filters.md and docs/sampling.md, and, in `ascend_sample/requests`, those of the engines that have
    it.
 
-Nothing else names it. `keeps_range` finds the rows by the fields; graphs refuse such rows (`static/edits.py`), and
-ranks that share a vocabulary gather them (`vocabulary_parallel/step.py`).
+Nothing else needs to name it. `keeps_range` finds the rows by the fields; graphs refuse such rows
+(`static/edits.py`), and ranks that share a vocabulary gather them (`vocabulary_parallel/step.py`).
 
 `min_p` is no such field. It is one of `Stage.DISTRIBUTION`, beside top-k and top-p, and the operators apply it after
 these. It has a number here for rows that trigger xtc alone: there it is measured before the best ids go.
