@@ -53,6 +53,7 @@ class AclnnOperator:
     results: tuple[Result, ...]  # what it gives, in order
     reference: str  # the module of this package that has the operator's specification in code
     takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
+    bounds_k: bool = False  # a k that is not between 1 and vocab_size is undefined on a device
     checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
     most_rows: int | None = None  # for how many its kernel has room, where that is bounded
 
@@ -75,7 +76,7 @@ class AclnnOperator:
         return None if self.takes(dtype) else f"{self.name} takes {' and '.join(self.dtypes)} logits, not {dtype}"
 
 
-# ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of either.
+# ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of them.
 SAMPLE: Final = AclnnOperator(
     name="aclnnTopKTopPSample",
     supported_soc=re.compile(r"Ascend910B\d|Ascend910_93"),
@@ -104,5 +105,17 @@ SAMPLE_V2: Final = AclnnOperator(
     ),
     reference="ascend_sample.reference_v2",
 )
-OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
+APPLY: Final = AclnnOperator(
+    name="aclnnApplyTopKTopP",
+    supported_soc=SAMPLE_V2.supported_soc,
+    devices=SAMPLE_V2.devices,
+    dtypes=SAMPLE_V2.dtypes,
+    found_in="It is documented for CANN 8.3 and later, with any k for 9.0 and later",
+    results=(Result("filtered", None),),
+    reference="ascend_sample.reference_apply",
+    bounds_k=True,
+)
+OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2, "apply_top_k_top_p": APPLY}
 """By the name of our function."""
+NO_LARGE_K: Final = f"a CANN without {SAMPLE_V2.name} has no {APPLY.name} that takes any k"
+"""Why a call with k is not passed on: the kernel of CANN 8.5 reads beside its memory for a k above 1024."""
