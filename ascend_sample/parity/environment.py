@@ -106,7 +106,7 @@ def describe_environment(device: str, operator: str, routes: dict[str, Route]) -
         environment["torch_npu"] = str(versions["torch_npu"])
         environment["CANN"] = _describe_cann(str(facts["npu"]["CANN"]))
         environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
-        # Which of the two operators the machine has, and where.
+        # Which of the operators the machine has, and where.
         environment |= {symbol.name: str(facts["npu"][symbol.name]) for symbol in OPERATORS.values()}
     environment |= {f"route {dtype}": f"{route.backend} ({route.reason})" for dtype, route in routes.items()}
     environment["compared with"] = f"{operator}_reference on the CPU"
