@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._contract import OPERATOR_NAME
 from ascend_sample.npu.aclnn_call import Call, cann_of
-from ascend_sample.npu.operators import NO_LARGE_K, OPERATORS
+from ascend_sample.npu.operators import OPERATORS
 
 
 def obstacle(op: str = OPERATOR_NAME) -> str | None:
@@ -49,8 +49,6 @@ def launch(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[to
     """
     getattr(torch.ops.ascend_sample, f"check_{op}")(*arguments, **keywords)
     tensors, options = _by_name(op, arguments, keywords)
-    if reason := _obstacle_of_k(op, tensors.get("k")):
-        raise NotImplementedError(f"{op}: {reason}.")
     call = Call(op, tensors, options)
     workspace = call.run()
     if options.get("is_need_sample_result"):
@@ -67,10 +65,8 @@ def serve(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[tor
     As the compiled one does, it leaves to the composite of torch operators what CANN's operator does not serve, and
     warns once for each reason.
     """
-    tensors, _ = _by_name(op, arguments, keywords)
-    logits, *_ = tensors.values()
-    assert logits is not None
-    reason = OPERATORS[op].obstacle_of(logits.dtype) or obstacle(op) or _obstacle_of_k(op, tensors.get("k"))
+    logits = arguments[0] if arguments else keywords[_parameters(op)[0][0]]
+    reason = OPERATORS[op].obstacle_of(logits.dtype) or obstacle(op)
     if reason is None:
         return launch(op, *arguments, **keywords)
     composite: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
@@ -78,12 +74,6 @@ def serve(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[tor
     results = composite(*arguments, **keywords)  # refuses what breaks a rule, of which there is nothing to warn
     _warn_of_composite(op, reason)
     return results
-
-
-def _obstacle_of_k(op: str, k: torch.Tensor | None) -> str | None:
-    """Returns why CANN's operator cannot be given a k that no host sees, or None when it can."""
-    is_served = k is None or not OPERATORS[op].bounds_k or obstacle(OPERATOR_V2_NAME) is None
-    return None if is_served else NO_LARGE_K
 
 
 def _by_name(

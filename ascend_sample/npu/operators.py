@@ -54,6 +54,7 @@ class AclnnOperator:
     reference: str  # the module of this package that has the operator's specification in code
     takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
     bounds_k: bool = False  # a k that is not between 1 and vocab_size is undefined on a device
+    companion: str | None = None  # a C function without which its kernel is one that has to be left alone
     checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
     most_rows: int | None = None  # for how many its kernel has room, where that is bounded
 
@@ -110,12 +111,11 @@ APPLY: Final = AclnnOperator(
     supported_soc=SAMPLE_V2.supported_soc,
     devices=SAMPLE_V2.devices,
     dtypes=SAMPLE_V2.dtypes,
-    found_in="It is documented for CANN 8.3 and later, with any k for 9.0 and later",
+    found_in="It is served from CANN 9.0 on: the kernel of 8.5 misplaces what it keeps of 16-bit rows",
     results=(Result("filtered", None),),
     reference="ascend_sample.reference_apply",
     bounds_k=True,
+    companion=SAMPLE_V2.name,
 )
 OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2, "apply_top_k_top_p": APPLY}
 """By the name of our function."""
-NO_LARGE_K: Final = f"a CANN without {SAMPLE_V2.name} has no {APPLY.name} that takes any k"
-"""Why a call with k is not passed on: the kernel of CANN 8.5 reads beside its memory for a k above 1024."""

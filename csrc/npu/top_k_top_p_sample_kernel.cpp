@@ -130,24 +130,6 @@ void warn_of_composite(const char* op, const std::string& reason) {
   }
 }
 
-/// Why CANN's operator cannot serve a call; empty when it can.
-template <typename Arguments>
-std::string obstacle_of(const Arguments& arguments) {
-  const auto& operators = aclnn().operators;
-  auto reason = operators.at(Arguments::kName).obstacle_for(arguments.logits.scalar_type());
-  if constexpr (std::is_same_v<Arguments, ApplyArguments>) {
-    // The kernel of CANN 8.5 reads beside its memory for a k above 1024, which no host sees.
-    if (reason.empty() && arguments.k.has_value()) {
-      const auto& second = operators.at(SampleV2Arguments::kName);
-      if (second.phase2 == nullptr) {
-        reason = c10::str("a CANN without ", second.phase2_name, " has no ",
-                          operators.at(Arguments::kName).phase2_name, " that takes any k");
-      }
-    }
-  }
-  return reason;
-}
-
 /// Queues the launch of an operator whose results are to be written.
 template <typename Arguments>
 void launch(const AclnnOperator& aclnn_operator, const c10::FunctionSchema& schema,
@@ -174,7 +156,7 @@ typename Arguments::Results sample(const Arguments& arguments) {
   arguments.check();
   const auto& logits = arguments.logits;
   const auto& aclnn_operator = aclnn().operators.at(Arguments::kName);
-  if (const auto reason = obstacle_of(arguments); !reason.empty()) {
+  if (const auto reason = aclnn_operator.obstacle_for(logits.scalar_type()); !reason.empty()) {
     warn_of_composite(Arguments::kName, reason);
     return composite(arguments);
   }
