@@ -43,6 +43,7 @@ BY_HAND: list[tuple[list[float], int | None, float | None, list[int]]] = [
     ([2.0, 1.0, 2.0], None, 0.0, [2]),
     ([2.0, 1.0, 2.0], None, -1.0, [2]),
     ([0.0, -200.0, -3.0], None, 1.0, [0, 2]),
+    ([0.0, -60.0, -200.0], None, 1.0, [0, 1]),
     ([0.0, -200.0, -3.0], None, 1.5, [0, 1, 2]),
     ([0.0, -200.0, -3.0], None, NAN, [0, 1, 2]),
     # Both: the weights are those of what top-k keeps, with all its ties.

@@ -105,8 +105,9 @@ class TestEveryRoute:
             assert not output.status.any()
 
     @pytest.mark.parametrize("keep_ties", [False, True])
-    def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool) -> None:
-        requests = [SamplingParams(top_k=2, seed=seed) for seed in range(100)]
+    @pytest.mark.parametrize("top_p", [1.0, 0.99])
+    def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool, top_p: float) -> None:
+        requests = [SamplingParams(top_k=2, top_p=top_p, seed=seed) for seed in range(100)]
         logits = torch.tensor([-1.0, -0.0, 0.0, 0.0, -2.0]).expand(100, 5).contiguous()
         tokens = call(logits, requests, [0] * 100, machine, keep_ties=keep_ties).token_ids.tolist()
         assert set(tokens) == ({1, 2, 3} if keep_ties else {1, 2})
