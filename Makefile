@@ -52,7 +52,7 @@ test-device: $(BIN)/.tools  ## the tests of the layers, the operators and the ad
 build: $(BIN)/.built  ## the virtual environment with the package in it
 
 verify: $(BIN)/.built  ## 20,000 rows of parity of each operator, on the CPU and on the emulated NPU
-	for operator in top_k_top_p_sample top_k_top_p_sample_v2; do \
+	for operator in top_k_top_p_sample top_k_top_p_sample_v2 apply_top_k_top_p; do \
 	  $(RUN) -m ascend_sample verify --operator $$operator --device cpu --rows 20000 && \
 	  $(BIN)/hostcann run $(RUN) -m ascend_sample verify --operator $$operator \
 	    --device npu --rows 20000 || exit 1; \

@@ -40,7 +40,7 @@ PINS: Final = dict(
     if "==" in line
 )
 """The versions of the packages of this project's own environment."""
-OPERATORS: Final = ("top_k_top_p_sample", "top_k_top_p_sample_v2")
+OPERATORS: Final = ("top_k_top_p_sample", "top_k_top_p_sample_v2", "apply_top_k_top_p")
 
 nox.options.envdir = str(BUILD / "nox")
 nox.options.reuse_venv = "yes"

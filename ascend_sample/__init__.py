@@ -16,6 +16,7 @@ from ascend_sample.backend import Route, use_backend, which_backend  # noqa: E40
 from ascend_sample.ops import (  # noqa: E402
     TopKTopPSample,
     TopKTopPSampleV2,
+    apply_top_k_top_p,
     top_k_top_p_sample,
     top_k_top_p_sample_v2,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "TopKTopPSample",
     "TopKTopPSampleV2",
     "__version__",
+    "apply_top_k_top_p",
     "top_k_top_p_sample",
     "top_k_top_p_sample_v2",
     "use_backend",

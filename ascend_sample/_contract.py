@@ -1,7 +1,7 @@
-"""What the two operators are to everybody who calls or implements one: names, limits, results.
+"""What the operators are to everybody who calls or implements one: names, limits, results.
 
-The references have rules of their own from docs/semantics.md and docs/semantics_v2.md; the checks are in
-``csrc/checks.cpp``.
+The references have rules of their own from docs/semantics.md, docs/semantics_v2.md and docs/semantics_apply.md; the
+checks are in ``csrc/checks.cpp``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from ascend_sample._export import exportable
 from ascend_sample.npu.operators import OPERATORS
 
-OPERATOR_NAME, OPERATOR_V2_NAME, *_ = OPERATORS
+OPERATOR_NAME, OPERATOR_V2_NAME, APPLY_NAME = OPERATORS
 MAX_VOCAB_SIZE: Final = 2**20
 MAX_TOP_K: Final = 1024
 """A larger k skips top-k; a larger top_k_guess is capped."""

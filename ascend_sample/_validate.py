@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, SKIP_TOP_K, SKIP_TOP_P
+from ascend_sample._contract import APPLY_NAME, OPERATOR_NAME, OPERATOR_V2_NAME, SKIP_TOP_K, SKIP_TOP_P
 from ascend_sample._errors import check_bool, check_tensor, is_real, refuse, show, to_float
 
 INT32: Final = torch.int32
@@ -85,6 +85,21 @@ def convert_arguments_v2(
     min_p = convert_min_p(min_p, logits)
     torch.ops.ascend_sample.check_top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
     return k, p, min_p
+
+
+def convert_filters(
+    logits: torch.Tensor, k: int | torch.Tensor | None, p: float | torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Converts the k and p of the operator that filters alone; None stays None.
+
+    Returns:
+        p as [batch] in the dtype of logits, and k as int32 [batch]: in the order of the dispatcher operator.
+    """
+    check_tensor(APPLY_NAME, "logits", logits)
+    return (
+        None if p is None else convert_p(p, logits, APPLY_NAME),
+        None if k is None else convert_k(k, logits, APPLY_NAME),
+    )
 
 
 def check_types(

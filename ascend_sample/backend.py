@@ -3,15 +3,15 @@
 ========= ============================================================ ==============================
 backend   what it is                                                   serves
 ========= ============================================================ ==============================
-cpu       the native kernel                                            CPU tensors
-aclnn     CANN's operator through the compiled binding                 an NPU; V2 float32 as well
+cpu       the native kernel, of the operators that draw                CPU tensors
+aclnn     CANN's operator through the compiled binding                 an NPU; but for the first, float32 as well
 cffi      the same, without a compiled binding                         the same
 composite vectorised torch operators, no synchronisation               any device
 reference the specification in code, row after row (slow)              any device
 ========= ============================================================ ==============================
 
-V2 is top_k_top_p_sample_v2, which calls aclnnTopKTopPSampleV2; the other function calls aclnnTopKTopPSample, on 16-bit
-logits alone.
+The first operator, top_k_top_p_sample, calls aclnnTopKTopPSample, on 16-bit logits alone; top_k_top_p_sample_v2 calls
+aclnnTopKTopPSampleV2, and apply_top_k_top_p calls aclnnApplyTopKTopP.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ Implementation = Callable[..., Any]
 _dispatcher_operators: dict[str, Implementation] = {
     name: getattr(torch.ops.ascend_sample, name).default for name in OPERATORS
 }
+
+
+_cpu_operators = {
+    name for name in OPERATORS if torch._C._dispatch_has_kernel_for_dispatch_key(f"ascend_sample::{name}", "CPU")
+}
+"""What the native kernel serves; the composite serves the others on a CPU too."""
 
 
 class Route(NamedTuple):
@@ -156,11 +162,17 @@ def _implementation_of(backend: str, operator: str) -> Implementation:
     return variant
 
 
-def _sample_by_reference(operator: str, logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+def _sample_by_reference(
+    operator: str, logits: torch.Tensor, *arguments: Any
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Serves as the kernel of the operator's variant that is its specification."""
     aclnn = OPERATORS[operator]
     reference = getattr(importlib.import_module(aclnn.reference), f"{operator}_reference")
-    returned = reference(logits, *arguments)
+    schema = getattr(torch.ops.ascend_sample, operator).default._schema
+    names = (argument.name for argument in schema.arguments)
+    returned = reference(**dict(zip(names, (logits, *arguments), strict=False)))
+    if isinstance(returned, torch.Tensor):
+        return returned
     return tuple(
         result.new_empty(logits, (0,)) if tensor is None else tensor
         for tensor, result in zip(returned, aclnn.results, strict=True)
@@ -183,7 +195,7 @@ for _name in OPERATORS:
 
 def _route_by_device(tensor: torch.Tensor, operator: str) -> Route:
     device = tensor.device.type
-    if device == "cpu":
+    if device == "cpu" and operator in _cpu_operators:
         return Route("cpu", "the native kernel of CPU tensors")
     if device != NPU:
         return Route("composite", f"{device} has no kernel of {operator}")
@@ -203,7 +215,7 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     """Returns why ``backend`` cannot serve ``tensor``, or None when it can."""
     device = tensor.device.type
     if backend == "cpu":
-        return None if device == "cpu" else "it serves CPU tensors"
+        return None if device == "cpu" and operator in _cpu_operators else "it serves CPU tensors, and draws"
     if backend in ("aclnn", "cffi"):
         if device != NPU:
             return "it serves tensors on an NPU"

@@ -113,7 +113,7 @@ def _routes(has_npu: bool) -> dict[str, str]:
     for operator, symbol in OPERATORS.items():
         for device in devices:
             for dtype in (torch.bfloat16, torch.float16, torch.float32):
-                variant = symbol.name.removeprefix(SAMPLE.name)  # "V2" of the second
+                variant = symbol.name.removeprefix(SAMPLE.name).removeprefix("aclnn")  # "V2" of the second
                 name = f"{device} {str(dtype).removeprefix('torch.')} {variant}".rstrip()
                 try:
                     route = backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import torch
 
 from ascend_sample import backend
-from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, TopKTopPSample, TopKTopPSampleV2
-from ascend_sample._validate import check_types, check_types_v2, convert_k, convert_min_p, convert_p, explain
+from ascend_sample._contract import APPLY_NAME, OPERATOR_NAME, OPERATOR_V2_NAME, TopKTopPSample, TopKTopPSampleV2
+from ascend_sample._validate import (
+    check_types,
+    check_types_v2,
+    convert_filters,
+    convert_k,
+    convert_min_p,
+    convert_p,
+    explain,
+)
 
-__all__ = ["TopKTopPSample", "TopKTopPSampleV2", "top_k_top_p_sample", "top_k_top_p_sample_v2"]
+__all__ = ["TopKTopPSample", "TopKTopPSampleV2", "apply_top_k_top_p", "top_k_top_p_sample", "top_k_top_p_sample_v2"]
 
 
 def top_k_top_p_sample(
@@ -174,3 +182,52 @@ def top_k_top_p_sample_v2(
         ids if is_need_sample_result else None,
         weights if is_need_sample_result else None,
     )
+
+
+def apply_top_k_top_p(
+    logits: torch.Tensor,
+    k: int | torch.Tensor | None = None,
+    p: float | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Sets the logits to -inf that top-k and then top-p drop, and draws nothing.
+
+    ======= ================== ==============================================================================
+    filter  on where           keeps
+    ======= ================== ==============================================================================
+    top-k   1 <= k < V         what is at least the k-th largest logit: all of its ties
+    top-p   p is no NaN        of the row in ascending order, what lies where the sum of the probabilities up to
+                               it, its own included, exceeds 1 - p; the largest logit whatever p is
+    ======= ================== ==============================================================================
+
+    k has no upper bound. The probabilities are softmax(logits) among what top-k keeps. Of equal logits the one with
+    the lower id is dropped first. At p = 1, top-p drops what has no weight in float32 alone; above 1, nothing.
+
+    Args:
+        logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
+        k: an int, an integer tensor [batch], or None for no top-k.
+        p: a float, a floating-point tensor [batch], or None for no top-p; rounded as :func:`top_k_top_p_sample` does.
+
+    Returns:
+        [batch, vocab_size] in the dtype of logits: the logits that are kept, and -inf elsewhere.
+
+    Raises:
+        TypeError: an argument has a wrong type, dtype or layout.
+        ValueError: an argument has a wrong shape, device or value, or k and p are both None.
+        RuntimeError: the backend that ASCEND_SAMPLE_BACKEND or use_backend names cannot serve these tensors.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 3.0, 2.0, 2.0]])
+        >>> apply_top_k_top_p(logits, k=2)  # the second largest occurs twice
+        tensor([[-inf, 3., 2., 2.]])
+        >>> apply_top_k_top_p(logits, p=0.7)
+        tensor([[-inf, 3., -inf, 2.]])
+
+    Source: aclnnApplyTopKTopP, CANN's operator documentation; docs/semantics_apply.md says where this project differs.
+    """
+    try:
+        converted = convert_filters(logits, k, p)
+        filtered: torch.Tensor = backend.implementation(logits, APPLY_NAME)(logits, *converted)
+    except (RuntimeError, TypeError) as error:
+        explain(error, APPLY_NAME, logits=logits, k=k, p=p)
+        raise
+    return filtered

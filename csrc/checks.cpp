@@ -67,7 +67,7 @@ void check_q(const char* op, const at::Tensor& q, const at::Tensor& logits) {
   check_device(op, q, "q", logits);
 }
 
-/// What both of CANN's operators take, in the order in which it is checked.
+/// What both operators that draw take, in the order in which it is checked.
 template <typename Arguments>
 void check_common(const Arguments& arguments) {
   constexpr const char* kOperator = Arguments::kName;
@@ -204,6 +204,19 @@ void SampleV2Arguments::check() const {
                     "logits_sort_masked yourself, or leave is_need_sample_result out.");
 }
 
+void ApplyArguments::check() const {
+  check_logits(kName, logits);
+  TORCH_CHECK_VALUE(k.has_value() || p.has_value(), kName,
+                    ": k must be given where p is None, got None. Give one of them: without a "
+                    "filter the logits are the result.");
+  if (k.has_value()) {
+    check_k(kName, *k, logits);
+  }
+  if (p.has_value()) {
+    check_in_dtype_of_logits(kName, *p, "p", logits);
+  }
+}
+
 SampleArguments::Results SampleArguments::allocate_outputs() const {
   return {allocate_ids(logits), allocate_by_logits(logits, at::kFloat, is_need_logits)};
 }
@@ -212,6 +225,10 @@ SampleV2Arguments::Results SampleV2Arguments::allocate_outputs() const {
   return {allocate_ids(logits), allocate_by_logits(logits, at::kFloat, is_need_logits),
           allocate_by_logits(logits, at::kLong, is_need_sample_result),
           allocate_by_logits(logits, at::kFloat, is_need_sample_result)};
+}
+
+ApplyArguments::Results ApplyArguments::allocate_outputs() const {
+  return {allocate_by_logits(logits, logits.scalar_type(), /*is_wanted=*/true)};
 }
 
 }  // namespace ascend_sample

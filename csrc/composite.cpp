@@ -1,6 +1,7 @@
 // The operators for devices that have no kernel of their own: whole-batch ATen calls, no loop over
 // rows and no synchronisation; every branch is computed and selected by masks. Section numbers are
-// those of docs/semantics.md and docs/semantics_v2.md, which have the same ones.
+// those of docs/semantics.md and docs/semantics_v2.md, which have the same ones; `filter` has those
+// of docs/semantics_apply.md.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -196,17 +197,48 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   return {selected, select, dense_ids, dense_weights};
 }
 
+/// The third operator: of each row in ascending order, what is kept is its end.
+at::Tensor filter(const ApplyArguments& arguments) {
+  const auto vocab_size = arguments.logits.size(1);
+  const auto original = arguments.logits.nan_to_num(-kInfinity, kInfinity, -kInfinity);
+  const auto [values, ids] = original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/false);
+  auto dropped = at::zeros_like(values, values.options().dtype(at::kBool));
+  if (arguments.k.has_value()) {  // top-k: ties at the k-th value stay
+    const auto k = arguments.k->unsqueeze(1).to(at::kLong);
+    const auto is_off = (k <= 0).logical_or(k >= vocab_size);
+    dropped = values < values.gather(1, (vocab_size - k).masked_fill(is_off, 0));
+  }
+  if (arguments.p.has_value()) {  // top-p
+    Sorted in_float32;
+    in_float32.values = values.to(at::kFloat);
+    in_float32.largest = in_float32.values.narrow(1, vocab_size - 1, 1);
+    const auto weights = weights_of(in_float32, dropped.logical_not(), Rules());
+    const auto tail = (1.0F - arguments.p->to(at::kFloat)).nan_to_num(-1.0).unsqueeze(1);
+    const auto limit = (weights.whole * tail.clamp(0.0, 1.0)).to(at::kLong);
+    // A weight may be less than a unit of the sums, and exceeds a tail of 0 all the same.
+    const auto exceeds = at::where(tail == 0, weights.parts > 0, weights.sums > limit);
+    dropped.logical_or_(exceeds.logical_or(tail < 0).logical_not());
+  }
+  dropped.narrow(1, vocab_size - 1, 1).fill_(false);
+  return at::full_like(original, -kInfinity, at::MemoryFormat::Contiguous)
+      .scatter_(1, ids, values.masked_fill(dropped, -kInfinity));
+}
+
 template <typename Arguments>
 typename Arguments::Results composite(const Arguments& arguments) {
   arguments.check();
   if (arguments.logits.size(0) == 0) {
     return arguments.allocate_outputs();
   }
-  const auto results = sample(arguments);
-  if constexpr (std::is_same_v<Arguments, SampleV2Arguments>) {
-    return results;
+  if constexpr (std::is_same_v<Arguments, ApplyArguments>) {
+    return {filter(arguments)};
   } else {
-    return {std::get<0>(results), std::get<1>(results)};
+    const auto results = sample(arguments);
+    if constexpr (std::is_same_v<Arguments, SampleV2Arguments>) {
+      return results;
+    } else {
+      return {std::get<0>(results), std::get<1>(results)};
+    }
   }
 }
 

@@ -65,11 +65,26 @@ struct SampleV2Arguments {
   bool is_need_sample_result;
 };
 
+/// Filters and draws nothing. p comes before k, as CANN and torch_npu have it.
+struct ApplyArguments {
+  static constexpr const char* kName = "apply_top_k_top_p";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? p=None, Tensor? k=None)";
+  static constexpr const char* kResults = "(Tensor filtered)";  // as the logits
+  using Results = std::tuple<at::Tensor>;
+  void check() const;
+  Results allocate_outputs() const;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& p;
+  const std::optional<at::Tensor>& k;
+};
+
 /// Calls `visit` for each operator that is one of CANN's.
 template <typename Visit>
 void for_each_of_cann(Visit visit) {
   visit.template operator()<SampleArguments>();
   visit.template operator()<SampleV2Arguments>();
+  visit.template operator()<ApplyArguments>();
 }
 
 /// What follows the operator's name where one of its implementations is forced, or tested: that by

@@ -65,6 +65,11 @@ aclnnStatus aclnnTopKTopPSampleV2GetWorkspaceSize(
     const aclTensor *logits_sort_masked, uint64_t *workspace_size, aclOpExecutor **executor);
 aclnnStatus aclnnTopKTopPSampleV2(void *workspace, uint64_t workspace_size, aclOpExecutor *executor,
                                   aclrtStream stream);
+aclnnStatus aclnnApplyTopKTopPGetWorkspaceSize(
+    const aclTensor *logits, const aclTensor *p, const aclTensor *k, aclTensor *out,
+    uint64_t *workspace_size, aclOpExecutor **executor);
+aclnnStatus aclnnApplyTopKTopP(void *workspace, uint64_t workspace_size, aclOpExecutor *executor,
+                               aclrtStream stream);
 """
 
 ffi: Final = cffi.FFI()

@@ -124,6 +124,8 @@ class Call:
             self.replaced_k = (torch.iinfo(torch.int32).max, 1)
         else:
             self.replaced_k = None if OPERATORS[op].takes_any_k else (0, SKIP_TOP_K)
+            if OPERATORS[op].bounds_k:
+                self.replaced_k = (0, logits.shape[1])  # which skips top-k
         self.unwanted_shape = logits.shape if OPERATORS[op].checks_unwanted else torch.Size([1])
 
     def run(self, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
@@ -183,6 +185,8 @@ class Call:
             if name == "k" and tensor is not None and self.replaced_k is not None:
                 valid_k = scratch.memory[: batch_size * _INT32_BYTES].view(torch.int32)
                 tensor = torch.threshold(tensor, *self.replaced_k, out=valid_k)
+                if OPERATORS[self.op].bounds_k:
+                    tensor.clamp_(max=self.logits.shape[1])
             yield name, tensor
         for described, result in zip(OPERATORS[self.op].results, self.results, strict=True):
             if result.numel() == 0:

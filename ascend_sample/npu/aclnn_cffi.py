@@ -1,4 +1,4 @@
-"""The operators on an NPU without a compiled extension: aclnnTopKTopPSample and its V2 through cffi in ABI mode.
+"""The operators on an NPU without a compiled extension: those of CANN through cffi in ABI mode.
 
 `ascend_sample.npu.aclnn_call` makes the call. The compiled binding does the same with less host time per call.
 """

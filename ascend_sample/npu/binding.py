@@ -19,6 +19,7 @@ def configure() -> None:
             operator.takes_any_k,
             operator.checks_unwanted,
             operator.most_rows,
+            operator.companion,
         )
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),

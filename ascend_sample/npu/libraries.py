@@ -81,6 +81,8 @@ def find_operator(operator: AclnnOperator) -> tuple[Symbol, Symbol]:
     The error of `find_operator_symbol` then also says which CANN has it.
     """
     try:
+        if operator.companion is not None:
+            find_operator_symbol(operator.companion)
         return find_operator_symbol(operator.phase_1), find_operator_symbol(operator.phase_2)
     except SymbolNotFoundError as reason:
         raise SymbolNotFoundError(f"{reason}. {operator.found_in}") from None

@@ -54,6 +54,8 @@ class AclnnOperator:
     reference: str  # the module of this package that has the operator's specification in code
     kernel: str  # what CANN names the files of its kernels after
     takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
+    bounds_k: bool = False  # a k that is not between 1 and vocab_size is undefined on a device
+    companion: str | None = None  # a C function without which its kernel is one that has to be left alone
     checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
     most_rows: int | None = None  # for how many its kernel has room, where that is bounded
 
@@ -76,7 +78,7 @@ class AclnnOperator:
         return None if self.takes(dtype) else f"{self.name} takes {' and '.join(self.dtypes)} logits, not {dtype}"
 
 
-# ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of either.
+# ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of them.
 SAMPLE: Final = AclnnOperator(
     name="aclnnTopKTopPSample",
     supported_soc=re.compile(r"Ascend910B\d|Ascend910_93"),
@@ -107,5 +109,17 @@ SAMPLE_V2: Final = AclnnOperator(
     reference="ascend_sample.reference_v2",
     kernel="top_k_top_p_sample_v2",
 )
-OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
+APPLY: Final = AclnnOperator(
+    name="aclnnApplyTopKTopP",
+    supported_soc=SAMPLE_V2.supported_soc,
+    devices=SAMPLE_V2.devices,
+    dtypes=SAMPLE_V2.dtypes,
+    found_in="It is served from CANN 9.0 on: the kernel of 8.5 misplaces what it keeps of 16-bit rows",
+    results=(Result("filtered", None),),
+    reference="ascend_sample.reference_apply",
+    kernel="apply_top_k_top_p_with_sorted",
+    bounds_k=True,
+    companion=SAMPLE_V2.name,
+)
+OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2, "apply_top_k_top_p": APPLY}
 """By the name of our function."""

@@ -49,6 +49,18 @@ class Probe:
 
     def run(self, operator: Operator, device: torch.device | str, dtype: torch.dtype) -> Finding:
         """Puts the question to an operator on a device."""
+        token, kept, weight = answer = self.answer(operator, device, dtype)
+        for outcome in self.outcomes:
+            if (outcome.token, outcome.kept, outcome.weight) == answer:
+                as_contract = outcome is self.outcomes[0]
+                return Finding(self, outcome.reading, as_contract, as_contract or outcome.is_admitted)
+        weighing = "" if weight is None else f", weight {weight}"
+        return Finding(self, f"no known reading: id {token}, kept {_abridge(sorted(kept))}{weighing}", False, False)
+
+    def answer(
+        self, operator: Operator, device: torch.device | str, dtype: torch.dtype
+    ) -> tuple[int, frozenset[int], float | None]:
+        """Returns what an operator on a device makes of the row: an `Outcome` without its reading."""
         logits = torch.tensor([self.logits], dtype=dtype).to(device)
         k = torch.tensor([self.k], dtype=torch.int32).to(device)
         p = torch.tensor([self.p], dtype=dtype).to(device)
@@ -65,12 +77,7 @@ class Probe:
         token = int(drawn[0])
         kept = frozenset(torch.nonzero(select[0].cpu() != self.filler).flatten().tolist())
         weight = round(float(result[1][0, 0]), 4) if options.get("is_need_sample_result") else None
-        for outcome in self.outcomes:
-            if (outcome.token, outcome.kept, outcome.weight) == (token, kept, weight):
-                as_contract = outcome is self.outcomes[0]
-                return Finding(self, outcome.reading, as_contract, as_contract or outcome.is_admitted)
-        weighing = "" if weight is None else f", weight {weight}"
-        return Finding(self, f"no known reading: id {token}, kept {_abridge(sorted(kept))}{weighing}", False, False)
+        return token, kept, weight
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
         "--operator",
         choices=sorted(SUBJECTS),
         default=SAMPLE.name,
-        help=f"which of the two is compared (default {SAMPLE.name})",
+        help=f"which of them is compared (default {SAMPLE.name})",
     )
     parser.add_argument(
         "--rows",
@@ -105,7 +105,7 @@ def verify(
         only: the index of the one batch to run; all that `rows` asks for when None.
         operator: what is tested; the subject's public function when None.
         is_interactive: print the environment first, and show progress.
-        subject: which of the two operators it is.
+        subject: which of the operators it is.
 
     Returns:
         The report.

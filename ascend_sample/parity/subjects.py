@@ -11,16 +11,18 @@ import torch
 import ascend_sample
 from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.reference import top_k_top_p_sample_reference
+from ascend_sample.reference_apply import apply_top_k_top_p_reference
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_reference
 
-from . import cases, cases_v2
+from . import cases, cases_v2, filtering
 from .cases import Batch
 from .compare import Comparison, Result, compare
+from .filtering import FilterBatch, compare_filtered
 from .probe import PROBES, PROBES_V2, Operator, Probe
 from .row_model import V1, V2, Rules
 
 TENSORS: Final = ("logits", "k", "p", "q", "min_p")
-"""The arguments that are tensors, in their order; the first operator does not have the last."""
+"""The arguments that are tensors, in their order; each operator has the first ones."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class Subject:
 
     operator: Operator  # the public function
     reference: Operator  # what it is compared with
-    make_batch: Callable[[int, int, tuple[torch.dtype, ...]], Batch]  # the stream of batches, by seed, index and dtypes
-    rules: Rules  # of the operator
+    make_batch: Callable[[int, int, tuple[torch.dtype, ...]], Any]  # the stream of batches, by seed, index and dtypes
     probes: tuple[Probe, ...]  # the questions that are put to a device
     scenarios: dict[str, str]  # the names of the scenarios in reports, in their order, by what `Batch.scenarios` gives
 
@@ -43,6 +44,21 @@ class Subject:
         """Returns the dtypes that logits may have on a device."""
         all_dtypes = (torch.bfloat16, torch.float16, torch.float32)
         return tuple(dtype for dtype in all_dtypes if device != "npu" or OPERATORS[self.name].takes(dtype))
+
+    def result(self, returned: Any) -> Any:
+        """Returns what the operator or its reference has returned, on the CPU, as `judge` takes it."""
+        raise NotImplementedError
+
+    def judge(self, batch: Any, expected: Any, actual: Any, device_sorts_probabilities: bool) -> Comparison:
+        """Compares two results of a batch."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Sampling(Subject):
+    """One of the operators that draw."""
+
+    rules: Rules  # of the operator
 
     def result(self, returned: Any) -> Result:
         """Returns what the operator or its reference has returned, on the CPU, as `judge` takes it."""
@@ -63,7 +79,23 @@ class Subject:
         )
 
 
-SAMPLE: Final = Subject(
+@dataclass(frozen=True)
+class Filtering(Subject):
+    """The operator that filters alone."""
+
+    def result(self, returned: Any) -> torch.Tensor:
+        """Returns the filtered logits, on the CPU."""
+        filtered: torch.Tensor = returned.cpu()
+        return filtered
+
+    def judge(
+        self, batch: FilterBatch, expected: torch.Tensor, actual: torch.Tensor, device_sorts_probabilities: bool
+    ) -> Comparison:
+        """Compares two results of a batch; a device sorts logits."""
+        return compare_filtered(batch, expected, actual)
+
+
+SAMPLE: Final = Sampling(
     operator=ascend_sample.top_k_top_p_sample,
     reference=top_k_top_p_sample_reference,
     make_batch=cases.make_batch,
@@ -71,7 +103,7 @@ SAMPLE: Final = Subject(
     probes=PROBES,
     scenarios=cases.SCENARIO_NAMES,
 )
-SAMPLE_V2: Final = Subject(
+SAMPLE_V2: Final = Sampling(
     operator=ascend_sample.top_k_top_p_sample_v2,
     reference=top_k_top_p_sample_v2_reference,
     make_batch=cases_v2.make_batch_v2,
@@ -79,4 +111,11 @@ SAMPLE_V2: Final = Subject(
     probes=PROBES_V2,
     scenarios=cases_v2.SCENARIOS,
 )
-SUBJECTS: Final = {subject.name: subject for subject in (SAMPLE, SAMPLE_V2)}
+APPLY: Final = Filtering(
+    operator=ascend_sample.apply_top_k_top_p,
+    reference=apply_top_k_top_p_reference,
+    make_batch=filtering.make_filter_batch,
+    probes=filtering.PROBES_OF_FILTER,
+    scenarios=filtering.SCENARIOS,
+)
+SUBJECTS: Final[dict[str, Subject]] = {subject.name: subject for subject in (SAMPLE, SAMPLE_V2, APPLY)}

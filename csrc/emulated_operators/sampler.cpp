@@ -44,17 +44,17 @@ int check_soc(const char* op, std::initializer_list<const char*> series) {
                 soc + "; it runs on " + joined(names, " and "));
 }
 
-int check_shape(const char* op, const char* argument, const Operand& operand,
+int check_shape(int refusal, const char* op, const char* argument, const Operand& operand,
                 const std::vector<int64_t>& expected) {
   if (operand.sizes == expected) return kSuccess;
-  return reject(kAclnnTiling, op, argument,
+  return reject(refusal, op, argument,
                 "must have shape " + name_of(expected) + " to match logits" + got(operand));
 }
 
-int check_logits_shape(const char* op, const Operand& logits, int64_t most_rows) {
+int check_logits_shape(int refusal, const char* op, const Operand& logits, int64_t most_rows) {
   const std::vector<int64_t>& sizes = logits.sizes;
   if (sizes.size() != 2) {
-    return reject(kAclnnTiling, op, "logits", "must have shape [batch, vocab_size]" + got(logits));
+    return reject(refusal, op, "logits", "must have shape [batch, vocab_size]" + got(logits));
   }
   if (sizes[1] < 1 || sizes[1] > kMaximumVocabSize) {
     return reject(kAclnnTiling, op, "logits",
@@ -78,7 +78,7 @@ std::string got(const Operand& operand) {
 }
 
 int check_sampler(const char* op, const SamplerArguments& arguments,
-                  std::initializer_list<const char*> series, int64_t most_rows) {
+                  std::initializer_list<const char*> series, int64_t most_rows, int of_shapes) {
   std::vector<std::pair<const SamplerArgument*, Operand>> described;
   for (const auto* side : {&arguments.inputs, &arguments.outputs}) {
     for (const SamplerArgument& argument : *side) {
@@ -92,12 +92,12 @@ int check_sampler(const char* op, const SamplerArguments& arguments,
     if (int status = check_type(op, *argument, operand, logits)) return status;
   }
   if (int status = check_soc(op, series)) return status;
-  if (int status = check_logits_shape(op, logits, most_rows)) return status;
+  if (int status = check_logits_shape(of_shapes, op, logits, most_rows)) return status;
   const std::vector<int64_t> batch = {logits.sizes[0]};
   for (const auto& [argument, operand] : described) {
     if (argument->extent == Extent::kAny) continue;
     const auto& expected = argument->extent == Extent::kLogits ? logits.sizes : batch;
-    if (int status = check_shape(op, argument->name, operand, expected)) return status;
+    if (int status = check_shape(of_shapes, op, argument->name, operand, expected)) return status;
   }
   return kSuccess;
 }

@@ -34,12 +34,13 @@ struct SamplerArguments {
 std::string got(const Operand& operand);
 
 /// Phase 1's checks in CANN's order: the handles, the data types (161002), the SoC, whose name has
-/// to begin with one of `series` (561003), the shapes (561002). More logits than the operators'
-/// arithmetic can count, and more than `most_rows` for which a kernel has room, are refused too:
-/// CANN lets them through, and the kernel then writes elsewhere.
+/// to begin with one of `series` (561003), the shapes (561002, or `of_shapes`). More logits than
+/// the operators' arithmetic can count, and more than `most_rows` for which a kernel has room, are
+/// refused too: CANN lets them through, and the kernel then writes elsewhere.
 int check_sampler(const char* op, const SamplerArguments& arguments,
                   std::initializer_list<const char*> series,
-                  int64_t most_rows = std::numeric_limits<int64_t>::max());
+                  int64_t most_rows = std::numeric_limits<int64_t>::max(),
+                  int of_shapes = kAclnnTiling);
 
 /// What a row of either operator reads and writes.
 struct RowArguments {

@@ -70,6 +70,10 @@ AclnnOperator look_up_operator(const OperatorFacts& facts,
   found.most_rows = facts.most_rows;
   found.obstacle = common_obstacle;
   Finder finder(found.obstacle, facts.found_in);
+  if (facts.companion.has_value()) {
+    void* companion = nullptr;
+    finder.find(companion, *facts.companion, libraries);
+  }
   finder.find(found.phase1, found.phase1_name, libraries);
   finder.find(found.phase2, found.phase2_name, libraries);
   if (found.obstacle.empty() &&

@@ -31,6 +31,7 @@ struct OperatorFacts {
   bool takes_any_k;                 // k <= 0 skips top-k; otherwise it is undefined on a device
   bool checks_unwanted;             // the shapes of results that are not asked for
   std::optional<int64_t> most_rows;
+  std::optional<std::string> companion;  // a function without which its kernel is left alone
 };
 
 /// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one

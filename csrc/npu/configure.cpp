@@ -16,11 +16,13 @@ std::unordered_map<std::string, OperatorFacts>& described() {
 
 void describe_operator(std::string op, std::string name, std::string supported_soc,
                        std::string devices, std::vector<std::string> dtypes, std::string found_in,
-                       bool takes_any_k, bool checks_unwanted, std::optional<int64_t> most_rows) {
+                       bool takes_any_k, bool checks_unwanted, std::optional<int64_t> most_rows,
+                       std::optional<std::string> companion) {
   described()[op] = {std::move(name),     std::move(supported_soc),
                      std::move(devices),  std::move(dtypes),
                      std::move(found_in), takes_any_k,
-                     checks_unwanted,     most_rows};
+                     checks_unwanted,     most_rows,
+                     std::move(companion)};
 }
 
 void configure_aclnn(std::vector<std::string> operator_libraries, std::string runtime_library,
@@ -47,7 +49,7 @@ TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
   m.def(
       "describe_aclnn_operator(str operator, str name, str supported_soc, str devices, "
       "str[] dtypes, str found_in, bool takes_any_k, bool checks_unwanted, "
-      "int? most_rows) -> ()",
+      "int? most_rows, str? companion) -> ()",
       &describe_operator);
   m.def(
       "configure_aclnn(str[] operator_libraries, str runtime_library, int[] plain_formats, "

@@ -1,5 +1,6 @@
 // The NPU kernels: an operator of ours is one of CANN on the current stream.
 #include <ATen/DeviceGuard.h>
+#include <ATen/ops/threshold.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -31,10 +32,7 @@ class OperatorCall {
         call_(Arguments::kName, arguments.logits,
               aclnn_operator.checks_unwanted ? arguments.logits.sizes() : at::IntArrayRef(kOne),
               unwanted_bytes(arguments)) {
-    plan(arguments,
-         aclnn_operator.takes_any_k ? call_.describe("k", arguments.k)
-                                    : call_.make_valid(arguments.k),
-         /*is_for_id=*/false);
+    plan(arguments, valid_k(arguments), /*is_for_id=*/false);
     if constexpr (requires { arguments.is_need_sample_result; }) {
       if (arguments.is_need_sample_result) {
         // CANN's documentation promises no id then. The one without q is the first of the total
@@ -51,6 +49,16 @@ class OperatorCall {
 
  private:
   static constexpr std::array<int64_t, 1> kOne = {1};
+
+  /// What CANN gets in the place of a k that it cannot take; null: it gets k as it is.
+  const aclTensor* valid_k(const Arguments& arguments) {
+    if constexpr (std::is_same_v<decltype(arguments.k), const at::Tensor&>) {
+      if (!operator_.takes_any_k) {
+        return call_.make_valid(arguments.k);
+      }
+    }
+    return nullptr;
+  }
 
   /// Of an element of the outputs that nobody wants of one of the launches.
   int64_t unwanted_bytes(const Arguments& arguments) const {
@@ -72,7 +80,8 @@ class OperatorCall {
     const auto input = [&]<typename Field>(const Field& field) {
       [[maybe_unused]] const char* name = schema_.arguments()[place++].name().c_str();
       if constexpr (std::is_same_v<Field, at::Tensor>) {
-        return &field == &arguments.k ? k : call_.describe(name, field);
+        const bool is_k = static_cast<const void*>(&field) == &arguments.k;
+        return is_k && k != nullptr ? k : call_.describe(name, field);
       } else if constexpr (std::is_same_v<Field, std::optional<at::Tensor>>) {
         return call_.describe(name, field.value_or(at::Tensor()));
       } else {
@@ -121,6 +130,26 @@ void warn_of_composite(const char* op, const std::string& reason) {
   }
 }
 
+/// Queues the launch of an operator whose results are to be written.
+template <typename Arguments>
+void launch(const AclnnOperator& aclnn_operator, const c10::FunctionSchema& schema,
+            const Arguments& arguments, const typename Arguments::Results& results) {
+  OperatorCall<Arguments>(aclnn_operator, schema, arguments, results).enqueue();
+}
+
+/// The same of the operator whose kernel reads beside the row for a k that is not between 1 and
+/// vocab_size: it gets vocab_size instead, which skips top-k. k is not read back.
+void launch(const AclnnOperator& aclnn_operator, const c10::FunctionSchema& schema,
+            const ApplyArguments& arguments, const ApplyArguments::Results& results) {
+  const auto& [logits, p, k] = arguments;
+  const auto vocab_size = logits.size(1);
+  std::optional<at::Tensor> valid_k;
+  if (k.has_value()) {
+    valid_k = at::threshold(*k, 0, vocab_size).clamp_max_(vocab_size);
+  }
+  OperatorCall<ApplyArguments>(aclnn_operator, schema, {logits, p, valid_k}, results).enqueue();
+}
+
 template <typename Arguments>
 typename Arguments::Results sample(const Arguments& arguments) {
   static const Dispatched<Arguments> composite(variant_name<Arguments>(kComposite));
@@ -141,7 +170,7 @@ typename Arguments::Results sample(const Arguments& arguments) {
     }
   }
   if (logits.size(0) > 0) {
-    OperatorCall<Arguments>(aclnn_operator, composite.schema(), arguments, results).enqueue();
+    launch(aclnn_operator, composite.schema(), arguments, results);
   }
   return results;
 }

@@ -14,8 +14,8 @@ from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.reference import top_k_top_p_sample_reference
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_reference
 
-SAMPLE, SAMPLE_V2 = OPERATORS
-"""The names of the two operators."""
+SAMPLERS = SAMPLE, SAMPLE_V2 = list(OPERATORS)[:2]
+"""The names of the two operators that draw."""
 SAMPLE_RESULT = "sample result of probabilities"
 
 

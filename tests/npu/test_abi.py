@@ -15,11 +15,10 @@ import torch
 
 import ascend_sample
 import hostcann
-from ascend_sample.npu.operators import OPERATORS
 from tests.support.cann import library_path
 from tests.support.isolation import run_isolated
 
-from .batches import SAMPLE_V2, check_equal, make_batch, sample, use_variant
+from .batches import SAMPLE_V2, SAMPLERS, check_equal, make_batch, sample, use_variant
 from .conftest import each_route
 
 LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
@@ -68,7 +67,7 @@ def spy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-@pytest.fixture(scope="module", params=each_route(*OPERATORS))
+@pytest.fixture(scope="module", params=each_route(*SAMPLERS))
 def seen(request: pytest.FixtureRequest, spy: Path) -> tuple[dict[str, Any], list[Any]]:
     """What torch knows, and what the spy wrote down."""
     if not hostcann.is_active():

@@ -14,7 +14,7 @@ from ascend_sample.npu import aclnn_cffi
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.isolation import Finished, run_isolated
 
-from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, use_variant
+from .batches import SAMPLE, SAMPLE_V2, SAMPLERS, check_equal, make_batch, use_variant
 from .conftest import ROUTES
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -107,12 +107,12 @@ def check_binding(finished: Finished, operator: str) -> None:
 def test_missing_symbol(operator: str, phase: str) -> None:
     """An older CANN. The error names the one that has the operator, and the other operator is served."""
     symbol = getattr(OPERATORS[operator], phase)
-    finished = run_isolated(use_what_there_is, *OPERATORS, without=[symbol])
+    finished = run_isolated(use_what_there_is, *SAMPLERS, without=[symbol])
     version = "CANN 8.3 and later" if operator == SAMPLE else "CANN 9.0 or later"
     check_fallback(finished, operator, symbol, "libopapi.so", "set_env.sh", version)
     assert finished.result[operator]["info"].startswith("not found")
     assert OPERATORS[operator].found_in in finished.result[operator]["info"]
-    (other,) = set(OPERATORS) - {operator}
+    (other,) = set(SAMPLERS) - {operator}
     check_binding(finished, other)
     assert finished.result[other]["info"].endswith(".so")
 
@@ -134,8 +134,8 @@ def test_each_reason_is_told_once() -> None:
 def test_unsupported_soc(soc: str) -> None:
     """The latter, of the first training series, begins as A2's names do; torch_npu runs it without aclnn."""
     use = use_what_there_is if soc == "Ascend310P3" else ask_for_routes
-    finished = run_isolated(use, *OPERATORS, HOSTCANN_SOC=soc)
-    for operator in OPERATORS:
+    finished = run_isolated(use, *SAMPLERS, HOSTCANN_SOC=soc)
+    for operator in SAMPLERS:
         check_reasons(finished.result[operator], operator, f"SoC {soc}", "Atlas A2")
         if soc == "Ascend310P3":
             check_fallback(finished, operator, f"SoC {soc}", "Atlas A2")
@@ -144,11 +144,11 @@ def test_unsupported_soc(soc: str) -> None:
 @pytest.mark.long
 def test_supported_socs_of_other_series() -> None:
     """Atlas A3 has both operators, Ascend 950 the second alone."""
-    finished = run_isolated(use_what_there_is, *OPERATORS, HOSTCANN_SOC="Ascend910_9391")
-    for operator in OPERATORS:
+    finished = run_isolated(use_what_there_is, *SAMPLERS, HOSTCANN_SOC="Ascend910_9391")
+    for operator in SAMPLERS:
         check_binding(finished, operator)
     environment = {"HOSTCANN_SOC": "Ascend950PR_9599", "HOSTCANN_CANN_VERSION": "9.1.0"}
-    told = run_isolated(ask_for_routes, *OPERATORS, **environment).result
+    told = run_isolated(ask_for_routes, *SAMPLERS, **environment).result
     check_reasons(told[SAMPLE], SAMPLE, "SoC Ascend950PR_9599", "Atlas A2")
     assert (told[SAMPLE_V2]["backend"], told[SAMPLE_V2]["errors"]) == ("aclnn", {})
 

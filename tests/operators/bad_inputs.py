@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ascend_sample.npu.operators import OPERATORS
 
-SAMPLE, SAMPLE_V2 = OPERATORS
+SAMPLE, SAMPLE_V2, APPLY = OPERATORS
 V, T = ValueError, TypeError
 
 
@@ -52,6 +52,7 @@ class BadInput(NamedTuple):
     def arguments(self, good: dict[str, Any]) -> dict[str, Any]:
         """Returns the bad arguments."""
         changes = (self.others or {}) | {self.argument: self.make}
+        changes = {name: change for name, change in changes.items() if name in good}
         return good | {name: change(good[name]) for name, change in changes.items()}
 
 
@@ -77,6 +78,8 @@ def good_arguments(device: str, operator: str = SAMPLE) -> dict[str, Any]:
     }
     if operator == SAMPLE:
         return arguments
+    if operator == APPLY:
+        return {name: arguments[name] for name in ("logits", "k", "p")}
     return arguments | {
         "min_p": torch.full((4,), 0.1, dtype=torch.bfloat16, device=device),
         "ks_max": 1024,
@@ -235,8 +238,16 @@ BAD_INPUTS_OF_V2 = [
     ),
 ]
 
+BAD_INPUTS_OF_APPLY = [
+    BadInput(
+        "k", "None beside p", V, "must be given where p is None, got None", _always(None), others={"p": _always(None)}
+    ),
+]
+
 
 def bad_inputs(device: str, operator: str = SAMPLE) -> list[BadInput]:
     """The cases of an operator that can be made on the device."""
-    table = BAD_INPUTS if operator == SAMPLE else BAD_INPUTS + BAD_INPUTS_OF_V2
+    tables = {SAMPLE: [], SAMPLE_V2: BAD_INPUTS_OF_V2, APPLY: BAD_INPUTS_OF_APPLY}
+    names = good_arguments("meta", operator).keys()
+    table = [bad for bad in BAD_INPUTS if bad.argument in names] + tables[operator]
     return [bad for bad in table if device == "cpu" or not bad.needs_float64]

@@ -13,7 +13,7 @@ import torch
 import ascend_sample
 from ascend_sample.npu.operators import OPERATORS
 
-SAMPLE, SAMPLE_V2 = OPERATORS
+SAMPLE, SAMPLE_V2, APPLY = OPERATORS
 INF = math.inf
 NAN = math.nan
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]

@@ -85,6 +85,7 @@ class Golden:
                         assert sorted(ids[: kept.sum()].tolist()) == kept.nonzero().flatten().tolist()
 
 
-V1, V2 = (Golden(name, f"operator_v{number}.npz") for number, name in enumerate(OPERATORS, start=1))
+FILES = ("operator_v1.npz", "operator_v2.npz", "operator_apply.npz")
+V1, V2, APPLY = (Golden(name, file) for name, file in zip(OPERATORS, FILES, strict=True))
 ON_DEVICES = pytest.mark.parametrize("backend", [None, "composite"], ids=["default", "composite"])
 """The backends that run on every device."""

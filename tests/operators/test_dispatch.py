@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from ascend_sample.decoding.model import StepOutput
 from ascend_sample.npu.operators import OPERATORS
 from tests.operators.bad_inputs import good_arguments
 
-SAMPLE, SAMPLE_V2 = OPERATORS
+SAMPLE, SAMPLE_V2, APPLY = OPERATORS
 EACH_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
 
 
@@ -34,6 +35,9 @@ def test_schema() -> None:
         "bool is_need_sample_result=False) -> (Tensor logits_select_idx, Tensor logits_top_kp_select, "
         "Tensor logits_idx, Tensor logits_sort_masked)"
     )
+    assert str(torch.ops.ascend_sample.apply_top_k_top_p.default._schema) == (
+        "ascend_sample::apply_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor filtered"
+    )
 
 
 class Kept(NamedTuple):
@@ -42,8 +46,10 @@ class Kept(NamedTuple):
     device: str
 
     def of(self, operator: str) -> Callable[[torch.Tensor], torch.Tensor]:
-        sample = getattr(ascend_sample, operator)
-        return lambda logits: sample(logits, k=3, is_need_logits=True).logits_top_kp_select
+        function = getattr(ascend_sample, operator)
+        if operator == APPLY:
+            return functools.partial(function, k=3)
+        return lambda logits: function(logits, k=3, is_need_logits=True).logits_top_kp_select
 
     def logits(self) -> torch.Tensor:
         return torch.randn(2, 9).half().to(self.device)
@@ -71,7 +77,8 @@ def no_derivative(operator: str, of: str) -> str:
 def test_backward_is_not_implemented(kept: Kept, operator: str) -> None:
     result = kept.of(operator)(kept.logits().requires_grad_())
     assert result.requires_grad
-    with pytest.raises(NotImplementedError, match=no_derivative(operator, "logits_top_kp_select")):
+    name = "filtered" if operator == APPLY else "logits_top_kp_select"
+    with pytest.raises(NotImplementedError, match=no_derivative(operator, name)):
         result.masked_fill(result == -torch.inf, 0.0).sum().backward()
 
 
@@ -177,6 +184,8 @@ def test_a_compiled_call_may_be_the_first_on_an_npu(npu: str, monkeypatch: pytes
 def test_export_and_save(device: str, operator: str) -> None:
     class Sampler(torch.nn.Module):
         def forward(self, logits: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            if operator == APPLY:
+                return (ascend_sample.apply_top_k_top_p(logits, 3, 0.9),)
             return getattr(ascend_sample, operator)(logits, 3, 0.9, q, is_need_logits=True)
 
     inputs = (torch.randn(4, 50).to(device), torch.rand(4, 50).to(device))
@@ -212,8 +221,12 @@ def test_subclasses_that_leave_operators_to_torch(device: str, operator: str) ->
         """Only a name."""
 
     tensors = good_arguments(device, operator)
-    sample = getattr(ascend_sample, operator)
-    expected = sample(**tensors).logits_select_idx
+
+    def sample(**arguments: Any) -> torch.Tensor:
+        result = getattr(ascend_sample, operator)(**arguments)
+        return result if operator == APPLY else result.logits_select_idx
+
+    expected = sample(**tensors)
     named = {name: each.as_subclass(Named) for name, each in tensors.items() if isinstance(each, torch.Tensor)}
     for result in (sample(**tensors | named), sample(**tensors | {"logits": torch.nn.Parameter(tensors["logits"])})):
-        assert torch.equal(result.logits_select_idx.as_subclass(torch.Tensor), expected)
+        assert torch.equal(result.as_subclass(torch.Tensor), expected)

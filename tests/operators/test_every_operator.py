@@ -56,6 +56,10 @@ SECOND: list[Arguments] = [
     *(arguments | {"min_p": torch.full((BATCH_SIZE,), 0.1).to(arguments["logits"].dtype)} for arguments in FIRST),
     _sampled(HALF, is_need_sample_result=True, ks_max=9),
 ]
+THIRD: list[Arguments] = [
+    {name: arguments[name] for name in names}
+    for arguments, names in zip(FIRST, (("logits", "p", "k"), ("logits", "p"), ("logits", "k")), strict=True)
+]
 ONES = torch.ones(BATCH_SIZE)
 EACH: dict[str, list[Arguments]] = {
     "exponential_noise": [{**_only("seed", "position"), "lanes": 7, "purpose": 1, "first_lane": 4}],
@@ -91,8 +95,11 @@ EACH: dict[str, list[Arguments]] = {
         {"logits": _logits(), "first_id": 512, "maximum": 20 * ONES, "temperature": ONES}
         | _only("min_p", "seed", "position")
     ],
-    **{name + suffix: FIRST for name in list(OPERATORS)[:1] for suffix in ("", "_composite", "_reference")},
-    **{name + suffix: SECOND for name in list(OPERATORS)[1:] for suffix in ("", "_composite", "_reference")},
+    **{
+        name + suffix: arguments
+        for name, arguments in zip(OPERATORS, (FIRST, SECOND, THIRD), strict=True)
+        for suffix in ("", "_composite", "_reference")
+    },
     "value_ranges": [{"logits": _logits(), "temperature": ONES, "ranges": torch.full((RANGES, BATCH_SIZE), 0.5)}],
     "verify_drafts": [{"logits": _logits(), "draft_ids": IDS[::2], "ends": IDS[1::2] + 1, **_rows()}],
 }
@@ -108,6 +115,11 @@ def _all_equal(left: Any, right: Any) -> bool:
     if isinstance(left, tuple | list):
         return all(_all_equal(*each) for each in zip(left, right, strict=True))
     return bool(left.shape == right.shape and torch.equal(left.nan_to_num(), right.nan_to_num()))
+
+
+def _first(results: Any) -> Tensor:
+    first: Tensor = results if isinstance(results, Tensor) else results[0]
+    return first
 
 
 def _changed(arguments: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
@@ -162,17 +174,16 @@ def test_strides_empty_batches_and_rows_alone_on_each_device(name: str, device: 
             strided = _changed(moved, layout)
             plain = _changed(strided, lambda tensor: tensor.clone(memory_format=torch.contiguous_format))
             assert _all_equal(operator(**strided), operator(**plain))
-        assert len(operator(**_changed(moved, lambda tensor: tensor[:0]))[0]) == 0
-        alone = [operator(**_changed(moved, lambda tensor, b=b: tensor[b : b + 1]))[0].item() for b in range(3)]
-        assert alone == operator(**moved)[0][:3].tolist()
+        assert len(_first(operator(**_changed(moved, lambda tensor: tensor[:0])))) == 0
+        alone = [_first(operator(**_changed(moved, lambda tensor, b=b: tensor[b : b + 1]))) for b in range(3)]
+        assert torch.equal(torch.cat(alone), _first(operator(**moved))[:3])
 
 
 @EACH_NAME
 def test_empty_batches(name: str) -> None:
     for arguments in EACH[name]:
         results = getattr(NAMESPACE, name)(**_changed(arguments, lambda t: t[:, :0] if len(t) == RANGES else t[:0]))
-        first = results[0] if isinstance(results, tuple) else results
-        assert len(first) == 0
+        assert len(_first(results)) == 0
 
 
 @EACH_NAME

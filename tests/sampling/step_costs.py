@@ -26,7 +26,7 @@ MOST_COPIES = 2
 ROUNDING = 1.1
 """The allocator hands out multiples of 512 bytes, and rows of segments are a little longer than the vocabulary."""
 
-OPERATORS = {"aclnnTopKTopPSample", "aclnnTopKTopPSampleV2"}
+OPERATORS = {"aclnnTopKTopPSample", "aclnnTopKTopPSampleV2", "aclnnApplyTopKTopP"}
 
 
 class Budget(NamedTuple):
@@ -38,6 +38,7 @@ class Budget(NamedTuple):
         requests: the rows.
         bitmask: a grammar masks the rows: "there", where the bitmask is on the device, or "sent".
         logprobs_mode: the sampler's.
+        keep_ties: the sampler's.
     """
 
     launches: int
@@ -45,6 +46,7 @@ class Budget(NamedTuple):
     requests: tuple[SamplingParams, ...]
     bitmask: str | None = None
     logprobs_mode: str = "raw_logprobs"
+    keep_ties: bool = False
 
 
 def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
@@ -92,6 +94,9 @@ BUDGETS = {
     "top-p that 16 bits represent": _all_alike(19, 2 * FLOAT, top_p=0.75),
     "top-p, temperature": _all_alike(20, 2 * FLOAT, top_p=0.9, temperature=0.7),
     "k = 5000": _all_alike(21, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
+    # An operator's result, beside the weights.
+    "ties kept": _all_alike(21, 2 * FLOAT, top_k=50)._replace(keep_ties=True),
+    "ties kept, top-p, temperature": Budget(23, 2 * FLOAT, (FILTERED,), keep_ties=True),
     # Biases, bans, penalties, masks: the rows of all routes lie in one copy in float32.
     "greedy, penalties": Budget(6 + OF_PENALTIES, FLOAT, (replace(SIX_KINDS[0], **PENALTIES),)),
     "top-k, penalties": Budget(10 + OF_PENALTIES, FLOAT, (SamplingParams(seed=1, top_k=50, **PENALTIES),)),
@@ -139,7 +144,7 @@ def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) ->
     batch = SamplingBatch(vocab_size, "npu")
     budget = BUDGETS[name]
     batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(batch_size), strict=False)])
-    sampler = Sampler(budget.logprobs_mode)
+    sampler = Sampler(budget.logprobs_mode, keep_ties=budget.keep_ties)
     bitmask = None if budget.bitmask is None else torch.full((batch_size, words_of(vocab_size)), -1, dtype=torch.int32)
     if bitmask is not None and budget.bitmask == "there":
         bitmask = bitmask.npu()

@@ -23,7 +23,7 @@ from ascend_sample.sampling.step.routes import Abilities, SamplingRoute, choose_
 OFF = 2**20 + 1
 NATIVE = Abilities(native=True, fused=False, fused_v2=False)
 OLD_CANN = Abilities(native=False, fused=True, fused_v2=False)
-NEW_CANN = Abilities(native=False, fused=True, fused_v2=True)
+NEW_CANN = Abilities(native=False, fused=True, fused_v2=True, filters=True)
 NO_OPERATOR = Abilities(native=False, fused=False, fused_v2=False)
 MACHINES = {"cpu": ("cpu", NATIVE), "torch alone": ("cpu", NO_OPERATOR)}
 EMULATED = {"old CANN": ("npu", OLD_CANN), "new CANN": ("npu", NEW_CANN), "no operator": ("npu", NO_OPERATOR)}
@@ -105,8 +105,9 @@ class TestEveryRoute:
             assert not output.status.any()
 
     @pytest.mark.parametrize("keep_ties", [False, True])
-    def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool) -> None:
-        requests = [SamplingParams(top_k=2, seed=seed) for seed in range(100)]
+    @pytest.mark.parametrize("top_p", [1.0, 0.99])
+    def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool, top_p: float) -> None:
+        requests = [SamplingParams(top_k=2, top_p=top_p, seed=seed) for seed in range(100)]
         logits = torch.tensor([-1.0, -0.0, 0.0, 0.0, -2.0]).expand(100, 5).contiguous()
         tokens = call(logits, requests, [0] * 100, machine, keep_ties=keep_ties).token_ids.tolist()
         assert set(tokens) == ({1, 2, 3} if keep_ties else {1, 2})
@@ -214,6 +215,13 @@ class TestRoutes:
             abilities = (OLD_CANN._replace(fused=dtype != torch.float32), NEW_CANN)
             rules = [routes.RULES[int(choose_rules(facts, 32000, dtype, each, False)[0])] for each in abilities]
             assert [rule.route.value for rule in rules] == wanted, (fields, dtype)
+
+    @pytest.mark.parametrize("fields", [{"top_k": 50}, {"top_k": 5000, "top_p": 0.9, "temperature": 0.7}])
+    def test_of_ties_that_are_kept(self, fields: dict[str, Any]) -> None:
+        facts = facts_of([SamplingParams(**fields)])
+        for abilities, wanted in ((NEW_CANN, "fused_segments"), (OLD_CANN, "sorted_segments")):
+            rule = routes.RULES[int(choose_rules(facts, 32000, torch.bfloat16, abilities, True)[0])]
+            assert rule.route.value == wanted
 
     def test_the_operator_is_asked_for_what_the_device_has(self, npu: str) -> None:
         assert routes.abilities_of(torch.device(npu), torch.bfloat16) == NEW_CANN

@@ -28,7 +28,7 @@ Amount = Callable[[int, int], int]
 """Of few draws and many: which of them a test makes."""
 MACHINES: Final = {
     "native": Abilities(native=True, fused=False, fused_v2=False),
-    "second operator": Abilities(native=False, fused=True, fused_v2=True),
+    "second operator": Abilities(native=False, fused=True, fused_v2=True, filters=True),
     "first operator": Abilities(native=False, fused=True, fused_v2=False),
     "torch": Abilities(native=False, fused=False, fused_v2=False),
 }

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample._validate import convert_p
 from ascend_sample.sampling.draws.best_tokens import best_entries
 from ascend_sample.sampling.draws.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
@@ -149,14 +150,18 @@ class Segments(Route):
     """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little.
 
     Args:
-        rows: their parameters, in the operators' terms; top_k is off for all.
+        rows: their parameters, in the operators' terms; top_k is off for all, unless it keeps ties.
         logits: of the dtype and with the columns of those that they are sampled from.
         has_v2: the device has the second operator.
+        keep_ties: another operator drops what is below the k-th logit before, on a device that has the second one.
     """
 
-    def __init__(self, rows: RowParameters, logits: Tensor, has_v2: bool) -> None:
+    def __init__(self, rows: RowParameters, logits: Tensor, has_v2: bool, keep_ties: bool = False) -> None:
         self.lanes = lanes_of(logits.shape[1])
         self._divisor, self._min_p, self._top_k = rows.divisor(), rows.column("min_p"), rows.top_k
+        self._k_with_ties = None
+        if keep_ties and rows.facts is not None and is_limited(rows.facts["top_k"], logits.shape[1]).any():
+            self._k_with_ties, self._top_k = rows.top_k, torch.full_like(rows.top_k, SKIP_TOP_K)
         has_top_p = rows.column("top_p") is not None
         self._exceeded = exceeded(rows.top_p) if has_top_p and has_v2 else None
         self._top_p = convert_p(rows.top_p, logits) if has_top_p and not has_v2 else None
@@ -174,6 +179,8 @@ class Segments(Route):
         weights = segments[:, :vocab_size]
         if self._top_p is None:
             values = cleaned_in_float32(logits, is_own, out=weights)
+            if self._k_with_ties is not None:
+                values = torch.ops.ascend_sample.apply_top_k_top_p(values, None, self._k_with_ties)
         else:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
             values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
@@ -360,4 +367,4 @@ def route_of(
             return TopK(rows, vocab_size, most_k, keep_ties)
         case SamplingRoute.SORTED_SEGMENTS:
             return SortedSegments(rows, vocab_size, most_k, keep_ties)
-    return Segments(rows, logits, has_v2)
+    return Segments(rows, logits, has_v2, keep_ties)

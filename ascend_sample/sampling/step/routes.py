@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from ascend_sample import backend
-from ascend_sample._contract import MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._contract import APPLY_NAME, MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
 from ascend_sample.npu.operators import MOST_ELEMENTS, MOST_ROWS
 from ascend_sample.sampling.rows.parameters import Facts, is_limited
 
@@ -38,7 +38,7 @@ class SamplingRoute(str, enum.Enum):
     FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
     TOP_K = "top_k"  # the first of the sorted row by torch, and their race by rank
     SEGMENTS = "segments"  # the weights of whole rows by torch, and their races by segment and place
-    FUSED_SEGMENTS = "fused_segments"  # the same of what one of the two operators keeps
+    FUSED_SEGMENTS = "fused_segments"  # the same of what operators keep
     SORTED_SEGMENTS = "sorted_segments"  # the same of what the sorted row keeps
 
 
@@ -48,6 +48,7 @@ class Abilities(NamedTuple):
     native: bool  # the CPU kernel
     fused: bool  # aclnnTopKTopPSample, for this dtype
     fused_v2: bool  # aclnnTopKTopPSampleV2, for float32
+    filters: bool = False  # aclnnApplyTopKTopP, for float32
 
 
 def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
@@ -63,7 +64,8 @@ def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
 
     if device.type == "cpu":
         return Abilities(native=True, fused=False, fused_v2=False)
-    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32))
+    of_float32 = (is_served(operator, torch.float32) for operator in (OPERATOR_V2_NAME, APPLY_NAME))
+    return Abilities(False, is_served(OPERATOR_NAME, dtype), *of_float32)
 
 
 def are_served_alike_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
@@ -80,6 +82,7 @@ class _Rows(NamedTuple):
     is_greedy: Booleans
     is_ranked: Booleans
     needs_mask: Booleans
+    keeps_ties: Booleans
     has_top_p: Booleans
     is_top_p_exact: Booleans
     has_min_p: Booleans
@@ -125,6 +128,11 @@ RULES: Final[tuple[RouteRule, ...]] = (
         SamplingRoute.TOP_K,
         "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
         lambda rows, has: rows.is_ranked,
+    ),
+    RouteRule(
+        SamplingRoute.FUSED_SEGMENTS,
+        "top_k keeps ties, as aclnnApplyTopKTopP does; aclnnTopKTopPSampleV2 does top_p, and segments race",
+        lambda rows, has: has.filters & has.fused_v2 & rows.keeps_ties,
     ),
     RouteRule(
         SamplingRoute.SORTED_SEGMENTS,
@@ -179,6 +187,7 @@ def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_t
         is_greedy=is_greedy,
         is_ranked=has_top_k & ~needs_mask,
         needs_mask=needs_mask,
+        keeps_ties=has_top_k & keep_ties,
         has_top_p=top_p < 1,
         is_top_p_exact=as_stored == top_p,
         has_min_p=facts["min_p"] > 0,
