@@ -47,14 +47,14 @@ def apply_min_p(logits: Tensor, expanded_idx_mapping: Tensor, min_p: Tensor) -> 
 
 
 def apply_top_k_top_p(logits: Tensor, k: Tensor | None, p: Tensor | None, mask_value: float = -torch.inf) -> Tensor:
-    """Replaces what top-k and top-p drop by mask_value: of float32 [rows, vocab_size], in a new tensor.
+    """Replaces in place, by mask_value, what top-k and top-p drop of float32 [rows, vocab_size], and returns that.
 
     Top-k keeps every logit that is equal to the k-th. On a device rows are sorted as a whole.
     """
     if k is None and p is None:
         return logits
     kept = filter_logits(logits, top_k=k, top_p=p, keep_ties=True)
-    return kept if mask_value == -torch.inf else kept.masked_fill_(kept == -torch.inf, mask_value)
+    return logits.masked_fill_(kept == -torch.inf, mask_value)
 
 
 def gumbel_sample(

@@ -212,19 +212,25 @@ class TestBadWords:
 
 
 class TestTopKTopP:
-    def test_rows(self, device: str) -> None:
-        logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]] * 4)
-        k, p = torch.tensor([2, 5, 1, 3], dtype=torch.int32), torch.tensor([1.0, 0.7, 1.0, 0.5])
-        found = vllm_functions.apply_top_k_top_p(logits.to(device), k.to(device), p.to(device)).cpu()
-        kept = [[1, 2, 3], [1, 2], [1], [1]]  # exp(3), 2 exp(2), exp(1), 1: 0.53, 0.20 twice, 0.07, 0.03
-        assert (found > -INF).tolist() == [[token in row for token in range(5)] for row in kept]
-        assert torch.equal(found[0], torch.tensor([-INF, 3.0, 2.0, 2.0, -INF]))
+    K, P = torch.tensor([2, 5, 1, 3], dtype=torch.int32), torch.tensor([1.0, 0.7, 1.0, 0.5])
+    KEPT = ([1, 2, 3], [1, 2], [1], [1])
+    """Of exp(3), 2 exp(2), exp(1) and 1, which are 0.52, 0.19 twice, 0.07 and 0.03 of their sum."""
 
-    def test_what_is_dropped_has_the_value(self, device: str) -> None:
-        logits = torch.tensor([[1.0, 3.0, 2.0]]).to(device)
-        k = torch.tensor([2], dtype=torch.int32).to(device)
-        assert vllm_functions.apply_top_k_top_p(logits, k, None, -9.0).tolist() == [[-9.0, 3.0, 2.0]]
+    @pytest.mark.parametrize("mask_value", [-INF, -9.0])
+    def test_rows(self, device: str, mask_value: float) -> None:
+        logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]] * 4)
+        given = torch.zeros(4, 8).to(device)[:, :5]  # rows that lie apart
+        given.copy_(logits)
+        found = vllm_functions.apply_top_k_top_p(given, self.K.to(device), self.P.to(device), mask_value)
+        assert found is given
+        expected = [[x if token in kept else mask_value for token, x in enumerate(logits[0])] for kept in self.KEPT]
+        assert torch.equal(given.cpu(), torch.tensor(expected))
+
+    def test_nothing_to_drop(self, device: str) -> None:
+        logits = torch.ones(2, 5).to(device)
         assert vllm_functions.apply_top_k_top_p(logits, None, None) is logits
+        none = vllm_functions.apply_top_k_top_p(logits[:0], self.K[:0].to(device), None)
+        assert none.shape == (0, 5)
 
 
 def law(logits: Tensor) -> Tensor:
@@ -441,6 +447,20 @@ class TestRejectionSample:
             assert len(tokens) > 60
             assert chi_square(torch.tensor(tokens), law(P[step])) < BEYOND_CHANCE
 
+    def test_law_of_what_follows_drafts_of_gumbel_sample(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They have the seeds and positions that judge them: a token that replaces one has other noise."""
+        monkeypatch.setattr(Judged, "MANY", 30_000)
+        p = torch.linspace(-1, 1, 8)
+        judged = Judged(-p.unsqueeze(0), p.repeat(2, 1), (1,))
+        is_judged = judged.local == 0
+        slots, pos = judged.of_rows[is_judged], judged.pos[is_judged]
+        of_slots = (judged.temperature, judged.seed)
+        drafts = vllm_functions.gumbel_sample(judged.draft_logits[slots, 0], slots, *of_slots, pos, True)
+        judged.ids[judged.local == 1] = drafts
+        found = judged.run("cpu")
+        assert sum(len(row) == 1 for row in found) > 10_000
+        assert chi_square(torch.tensor([row[0] for row in found]), law(p)) < BEYOND_CHANCE
+
     @pytest.mark.parametrize("certain", [False, True])
     def test_how_many_are_accepted(self, device: str, certain: bool) -> None:
         """As many as the laws have in common."""
@@ -537,7 +557,7 @@ class TestRejectionSample:
 MOST_LAUNCHES = {
     "apply_temperature": 5,
     "apply_min_p": 6,
-    "apply_top_k_top_p": 69,
+    "apply_top_k_top_p": 71,
     "apply_penalties": 31,
     "bincount": 26,
     "apply_bad_words": 58,
