@@ -174,7 +174,7 @@ def compute_topk_scores(
 
 
 compute_topk_logprobs = compute_topk_scores
-"""Its name until vLLM 0.26, under which vllm-ascend replaces it."""
+"""The name under which vllm-ascend replaces it, which vLLM 0.27 has no more."""
 
 
 def _logprobs(logits: Tensor, mode: LogprobsMode, most: int, token_ids: Tensor, named: Tensor | None) -> Logprobs:
@@ -309,7 +309,7 @@ def apply_bad_words(
     drafts = input_ids[(rows - back + 1).clamp_(0, len(logits) - 1)]
     stored = all_token_ids[slots.unsqueeze(1), (end + local - back).clamp_(0, all_token_ids.shape[1] - 1)]
     is_wrong = (back > 0) & (tokens != torch.where(back <= local, drafts, stored))
-    wrong = torch.zeros_like(ends).scatter_add_(1, word, is_wrong.to(torch.int64))
+    wrong = torch.zeros_like(ends, dtype=torch.int32).scatter_add_(1, word, is_wrong.to(torch.int32))
     fits = ends - offsets[:, :-1] <= end + local - prompt_end
     is_match = is_word & (wrong == 0) & fits
     last = tokens.gather(1, ends.clamp(max=most - 1)).masked_fill_(~is_word, 0)
