@@ -157,7 +157,7 @@ def judge_with(
         accepted = layout.first_without(layout.draft_table(stays, False))
     else:
         p, uniform = layout.draft_table(p.masked_fill_(is_unknown, 0), 0), layout.draft_table(uniform, 1)
-        joint = _joint_ratios(p, torch.ones_like(p) if q is None else layout.draft_table(q, 1))
+        joint = joint_ratios(p, torch.ones_like(p) if q is None else layout.draft_table(q, 1))
         counts, after = layout.first_without(ids >= 0), layout.columns + 1
         chances = _chances_of_block(joint, p, probabilities, layout, draft_ids, proposals, counts)
         accepted = torch.where((uniform < chances) & (after <= counts.unsqueeze(1)), after, 0).amax(1)
@@ -198,7 +198,7 @@ def finite_kept(kept: Tensor) -> Tensor:
     return kept.masked_fill(kept == torch.inf, 0.0)
 
 
-def _joint_ratios(p: Tensor, q: Tensor) -> Tensor:
+def joint_ratios(p: Tensor, q: Tensor) -> Tensor:
     """Returns float32 like p: the joint ratio before each draft, 1 before the first, and never above that."""
     ratios = p / q.clamp(min=TINY)
     joint = [torch.ones_like(p[:, 0])]
@@ -223,11 +223,23 @@ def _chances_of_block(
         of_drafts = joint.view(-1).index_select(0, layout.cells_of_drafts).unsqueeze(1)
         rows = probabilities.index_select(0, layout.places_of_drafts) * of_drafts
         rest = layout.draft_table(proposals.subtracted_from(rows, draft_ids).sum(1), 0)
-    # A draft is judged by what is left at the place behind it; the last of a request by the joint ratio alone.
+    return block_chances(joint, rest, layout.columns + 1 == counts.unsqueeze(1))
+
+
+def block_chances(joint: Tensor, rest: Tensor, is_last: Tensor) -> Tensor:
+    """Returns what the uniform number of each draft has to be below, float32 [requests, most drafts + 1].
+
+    A draft is judged by what is left at the place behind it; the last of a request by the joint ratio alone.
+
+    Args:
+        joint: float32 likewise, from `joint_ratios`.
+        rest: float32 likewise, how much each draft leaves of the target's law times ``joint``.
+        is_last: bool likewise.
+    """
     rest, behind = pad(rest[:, 1:], (0, 1)), pad(joint[:, 1:], (0, 1))
     whole = rest + 1.0 - behind
     inner = torch.where(whole > 0, rest / whole, 1.0)
-    return torch.where(layout.columns + 1 == counts.unsqueeze(1), behind, inner)
+    return torch.where(is_last, behind, inner)
 
 
 def noise_of(rule: str, places: DraftPlaces, vocab_size: int) -> JudgingNoise:

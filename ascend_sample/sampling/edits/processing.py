@@ -125,10 +125,14 @@ def mask_out(logits: Tensor, words: Tensor, bits: Tensor) -> None:
         >>> logits
         tensor([[0., -inf, 0., 0., -inf]])
     """
-    rows, vocab_size = logits.shape
+    logits.masked_fill_(is_clear(words, bits)[:, : logits.shape[1]], MASKED)
+
+
+def is_clear(words: Tensor, bits: Tensor) -> Tensor:
+    """Tells of words' bits, int32 [rows, words], which are 0: bool [rows, 32 words], the lowest of each word first."""
     # By bytes, so that what is expanded takes a byte an id.
-    is_masked = (words.view(torch.uint8).unsqueeze(2) & bits).eq_(0).view(torch.bool)
-    logits.masked_fill_(is_masked.view(rows, -1)[:, :vocab_size], MASKED)
+    found = (words.view(torch.uint8).unsqueeze(2) & bits).eq_(0)
+    return found.view(torch.bool).view(len(words), -1)
 
 
 def bits_of_bytes(device: torch.device) -> Tensor:
