@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations import vllm_cpu, vllm_drafts, vllm_served, vllm_shards, vllm_v2
+from ascend_sample.integrations import vllm_cpu, vllm_drafts, vllm_masks, vllm_served, vllm_shards, vllm_v2
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
@@ -57,6 +58,9 @@ REJECTION_SAMPLERS: Final = {
 }
 """V1's, and the one of vllm_ascend that derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
+V2_OUTPUT: Final = "vllm.v1.worker.gpu.sample.output"
+ASCEND_V2_KERNELS: Final = "vllm_ascend.patch.worker.patch_v2.patch_triton"
+"""What puts functions of vllm_ascend in the place of V2's, its sampling masks among them."""
 V2_SAMPLER: Final = "vllm.v1.worker.gpu.sample.sampler"
 V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
@@ -169,6 +173,8 @@ def register() -> None:
     has_v2 = _minor(version) in V2_VERSIONS
     if has_v2:
         when_imported(V2_INTERFACE, lambda module: vllm_v2.install(module.ModelState))
+        when_imported(V2_OUTPUT, vllm_masks.install)
+        when_imported(ASCEND_V2_KERNELS, lambda module: vllm_masks.install(sys.modules[V2_OUTPUT]))
         when_imported(V2_REJECTION_SAMPLER, lambda module: vllm_v2.install_drafts(module.RejectionSampler))
     else:
         when_imported(V2_SAMPLER, lambda module: vllm_v2.leave(module.Sampler))

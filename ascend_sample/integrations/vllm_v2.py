@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ascend_sample.integrations import vllm_served
+from ascend_sample.integrations import vllm_masks, vllm_served
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._left_alone import DRAWING, say_left
 from ascend_sample.integrations._replacing import replacing
@@ -124,7 +124,7 @@ def _reported(sampler: Any, processed: Tensor, drawn: _Drawn, is_asked_for: bool
     is_filtered = drawn.top_k is not None or drawn.top_p is not None
     if not is_filtered or not (is_asked_for or getattr(sampler, "return_sampling_mask", False)):
         return processed
-    return filtered(processed, drawn.facts, top_k=drawn.top_k, top_p=drawn.top_p)
+    return vllm_masks.without_ties(filtered(processed, drawn.facts, top_k=drawn.top_k, top_p=drawn.top_p))
 
 
 def install(model_state: type[Any]) -> None:

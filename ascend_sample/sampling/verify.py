@@ -30,7 +30,9 @@ from ascend_sample.sampling.rows.normal_mode import in_normal_mode
 from ascend_sample.sampling.rows.parameters import RowStatus
 from ascend_sample.sampling.rows.table import to_device
 from ascend_sample.sampling.sampler import Sampler, columns_of
+from ascend_sample.sampling.step.kept import KeptSets
 from ascend_sample.sampling.step.logprobs import Logprobs
+from ascend_sample.sampling.step.serving import Drawn
 from ascend_sample.sampling.step.whole_steps import StepPlan
 
 MOST_KEPT: Final = 16
@@ -52,6 +54,8 @@ class VerifiedDrafts(NamedTuple):
             of places that are not reached says nothing. None where no request asked.
         path: int64 like the tokens, of trees: the number of the place where each was drawn, among its request's places,
             then -1. These have to stay in the model's cache. None of chains, where they are 0, 1, 2, ...
+        kept: what the filters left at the places that are reached, of requests that asked for it; its rows are all
+            places. None where no request asked.
     """
 
     token_ids: Tensor
@@ -59,6 +63,7 @@ class VerifiedDrafts(NamedTuple):
     status: Tensor
     logprobs: Logprobs | None
     path: Tensor | None = None
+    kept: KeptSets | None = None
 
     def append_to(self, batch: SamplingBatch, accepted: Counts | None = None) -> None:
         """Tells the batch of the tokens, so that the next step is theirs: each row by its own number of them.
@@ -133,14 +138,15 @@ def verify_drafts(
             looked at, dense ones of large vocabularies in part; on a device nobody looks.
         draft_candidates: int64 [drafts, candidates], the ids whose probabilities these are, each once; what is no id of
             the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
-        sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``. One with a shard takes
-            logits and dense ``draft_probabilities`` of its part, [places, width] and [drafts, width], and on every rank
-            the same drafts.
+        sampler: what says how logprobs are reported, ties are kept and kept sets bounded; None is ``Sampler()``. One
+            with a shard takes logits and dense ``draft_probabilities`` of its part, [places, width] and
+            [drafts, width], and on every rank the same drafts.
         bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
         bitmask_rows: the places that it is for; None: all.
 
     Returns:
-        Tokens, how many drafts stay, statuses and logprobs. Nothing was read from the device.
+        Tokens, how many drafts stay, statuses, logprobs and kept sets. Nothing was read from the device but, for kept
+        sets that the sampler does not bound, how large they are.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -183,7 +189,7 @@ def verify_drafts(
             draft_probabilities = draft_probabilities[:, : batch.vocab_size]
     elif len(batch):
         sampler.split.agree(batch, logits)
-        if rule != "match":
+        if not _is_split(sampler, batch, rule):
             parts, same = [logits], [rule, of_requests.tolist(), draft_ids]
             if draft_probabilities is not None and draft_candidates is None:
                 parts.append(draft_probabilities)
@@ -208,6 +214,11 @@ def verify_drafts(
         places.take_back()
 
 
+def _is_split(sampler: Sampler, batch: SamplingBatch, rule: VerificationRule) -> bool:
+    """Tells whether ranks draw from their parts: else each has the logits of all places, and verifies as if alone."""
+    return sampler.split is not None and rule == "match" and not batch.host.return_sampling_mask.any()
+
+
 class _Asked(NamedTuple):
     """What `verify_drafts` is asked, once it is checked."""
 
@@ -221,11 +232,10 @@ class _Asked(NamedTuple):
 
 
 def _verified(asked: _Asked) -> VerifiedDrafts:
-    logits, draft_ids, places, allowed, sampler, rule, proposals = asked
-    layout = places.layout
-    if sampler.split is not None and rule == "match":
+    logits, _, places, allowed, sampler, rule, _ = asked
+    if sampler.split is not None and _is_split(sampler, places, rule):
         split = sampler.split.draw(logits, places, allowed, Purpose.DRAW)
-        return _matched(layout, split.token_ids, split.status, places.draft_ids, split.logprobs)
+        return _matched(places, split.token_ids, split.status, split.logprobs)
     steps = sampler.whole
     plan = steps.plan_of(logits, places, allowed)
     if plan.placement.is_native:
@@ -233,14 +243,25 @@ def _verified(asked: _Asked) -> VerifiedDrafts:
     drawn = steps.draw(logits, places, allowed, plan, Purpose.DRAW)
     if rule == "match":
         logprobs = steps.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
-        return _matched(layout, drawn.token_ids, drawn.status, places.draft_ids, logprobs)
+        found = _matched(places, drawn.token_ids, drawn.status, logprobs)
+    else:
+        found = _judged(asked, plan, drawn)
+    if plan.kept is None:
+        return found
+    return found._replace(kept=plan.kept.sets(drawn, _is_unreached(places.layout, found)))
+
+
+def _judged(asked: _Asked, plan: StepPlan, drawn: Drawn) -> VerifiedDrafts:
+    """Returns what requests get by the rules standard and block, on a device."""
+    logits, draft_ids, places, allowed, sampler, rule, proposals = asked
+    layout = places.layout
     assert isinstance(layout, ChainLayout), "trees are for the rule match"
     probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
     tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
     logprobs = None
     if plan.logprobs is not None:
         of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
-        logprobs = steps.logprobs_of(logits, places, allowed, of_places, plan)
+        logprobs = sampler.whole.logprobs_of(logits, places, allowed, of_places, plan)
     return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
@@ -266,26 +287,35 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     logprobs = None
     if plan.logprobs is not None:
         logprobs = sampler.whole.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
+    kept = sampler.whole.sets_of_drafts(logits, places, allowed, plan, drawn_ids != NO_TOKEN)
     if isinstance(layout, TreeLayout):
-        return _of_tree(layout.reached(drawn_ids, status, accepted), logprobs)
+        return _of_tree(layout.reached(drawn_ids, status, accepted), logprobs)._replace(kept=kept)
     assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.spread(drawn_ids, NO_TOKEN)
-    return VerifiedDrafts(tokens, accepted, layout.spread(status, RowStatus.OK), logprobs)
+    return VerifiedDrafts(tokens, accepted, layout.spread(status, RowStatus.OK), logprobs, kept=kept)
 
 
-def _matched(
-    layout: PlacesLayout, drawn_ids: Tensor, status: Tensor, draft_ids: Tensor, logprobs: Logprobs | None
-) -> VerifiedDrafts:
-    """Returns what requests get by the rule match, of the tokens and statuses of all places that are reached."""
+def _matched(places: DraftPlaces, drawn_ids: Tensor, status: Tensor, logprobs: Logprobs | None) -> VerifiedDrafts:
+    """Returns what requests get by the rule match, of the tokens and statuses of all places."""
+    layout = places.layout
     if isinstance(layout, TreeLayout):
-        return _of_tree(layout.followed(drawn_ids, status, draft_ids), logprobs)
+        return _of_tree(layout.followed(drawn_ids, status, places.draft_ids), logprobs)
     assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.table(drawn_ids)
-    return cut(layout, tokens, layout.accepted(tokens, draft_ids), status, logprobs)
+    return cut(layout, tokens, layout.accepted(tokens, places.draft_ids), status, logprobs)
 
 
 def _of_tree(followed: Followed, logprobs: Logprobs | None) -> VerifiedDrafts:
     return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
+
+
+def _is_unreached(layout: PlacesLayout, found: VerifiedDrafts) -> Tensor:
+    """Returns which places have given their requests no token, bool [places]."""
+    if isinstance(layout, TreeLayout):
+        assert found.path is not None, "trees have one"
+        return layout.is_off(found.path)
+    assert isinstance(layout, ChainLayout), "there are no others"
+    return layout.of_places(found.token_ids == NO_TOKEN)
 
 
 def cut(

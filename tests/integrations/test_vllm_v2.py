@@ -114,6 +114,7 @@ def test_processed_logits(asks_for_masks: bool) -> None:
     ids, processed = sample(sampler, [0, 1, 2], [1, 2, 3], **({} if asks_for_masks else {"return_logprobs": True}))
     assert (processed.gather(1, ids.unsqueeze(1)) > -torch.inf).all()
     assert (processed > -torch.inf).sum(1).tolist() == [3, VOCAB_SIZE, VOCAB_SIZE]  # the greedy row is not filtered
+    assert processed.is_without_ties  # type: ignore[attr-defined]
 
 
 class RejectionSampler:

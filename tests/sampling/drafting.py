@@ -55,7 +55,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         return other if rng.randrange(3) == 0 else default
 
     stop_token_ids = rng.sample(range(1, 8), 3)
-    other = random.Random(hash(rng.getstate()))  # so that the other parameters stay what they are without rules
+    other = random.Random(hash(rng.getstate()[1]))  # so that the other parameters stay what they are without rules
     return SamplingParams(
         temperature=rng.choice((0.0, 0.4, 1.0, 1.0, 1.3)),
         top_k=rng.choice((None, None, 1, 5, 40)),

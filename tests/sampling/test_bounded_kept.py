@@ -12,7 +12,7 @@ from test_static_step import captured
 
 import hostcann
 from ascend_sample.decoding import sample
-from ascend_sample.sampling import KeptSets, Sampler, SamplingParams, StaticStep, verify_drafts
+from ascend_sample.sampling import KeptSets, Sampler, SamplingParams, StaticStep
 from tests.decoding.table_models import random_table, table_model
 
 
@@ -114,10 +114,6 @@ def test_who_has_no_sets_refuses() -> None:
         Sampler(max_kept=0)
     lengths = [len(sets_of(Sampler(max_kept=most)(BY_HAND[None], batch, advance=False)).ids) for most in (2, None, 3)]
     assert lengths == [0, 4, 0], "bounds are the samplers'"
-    with pytest.raises(
-        ValueError, match="verify_drafts: batch must hold no request with return_sampling_mask=True, got row 0"
-    ):
-        verify_drafts(BY_HAND[None], torch.empty(0, dtype=torch.int64), batch, counts=[0])
     with pytest.raises(ValueError, match="StaticStep: max_kept must be given where requests ask for kept sets"):
         StaticStep(1, 4, torch.float32, "cpu").prepare(batch)
     with pytest.raises(ValueError, match="leave return_sampling_mask at its default"):

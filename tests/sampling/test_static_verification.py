@@ -13,7 +13,14 @@ from test_static_step import KINDS, RANKED, captured
 from torch import Tensor
 
 import hostcann
-from ascend_sample.sampling import SamplingBatch, SamplingParams, StaticVerification, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling import (
+    KeptSets,
+    SamplingBatch,
+    SamplingParams,
+    StaticVerification,
+    VerifiedDrafts,
+    verify_drafts,
+)
 from ascend_sample.sampling.edits.processing import words_of
 from ascend_sample.sampling.sampler import Sampler
 
@@ -22,7 +29,7 @@ ROOM: dict[str, Any] = {"largest_k": 64, "addends": 6, "history": 60, "bitmask":
 FOREIGN = (-1, -5, VOCAB_SIZE, 2**40)
 
 
-def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, Any]]) -> None:
+def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, Any]], asks: bool) -> None:
     """Lets requests leave, move and join, and those leave whose history is full."""
     for row in reversed(range(len(batch))):
         if batch.host.position[row] >= 40 or choice.random() < 0.1:
@@ -38,7 +45,7 @@ def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, An
         }
         asked = {**choice.choice(kinds), **edits, **allowed, "logit_bias": biases}
         prompt = [choice.randrange(9) for _ in range(choice.randrange(9))]
-        params = SamplingParams(**asked, seed=choice.getrandbits(64))
+        params = SamplingParams(**asked, seed=choice.getrandbits(64), return_sampling_mask=asks)
         batch.add(params, prompt[:4], output_ids=prompt[4:])
 
 
@@ -82,16 +89,28 @@ def lists_of(verified: VerifiedDrafts) -> list[list[Any]]:
     return [each.tolist() for each in verified[:3]]
 
 
+def assert_same_sets(replayed: VerifiedDrafts, eager: VerifiedDrafts) -> None:
+    """Those of an eager pass, in which a CPU's kernel has divided and added otherwise."""
+    if replayed.kept is None or eager.kept is None:
+        assert replayed.kept is eager.kept
+        return
+    found, expected = (KeptSets(*(tensor.cpu() for tensor in each.kept or ())) for each in (replayed, eager))
+    assert found.counts.tolist() == expected.counts.tolist()
+    for place in range(len(expected.counts)):
+        assert found.of_row(place)[0].tolist() == expected.of_row(place)[0].tolist()
+        torch.testing.assert_close(found.of_row(place)[1], expected.of_row(place)[1], atol=3e-6, rtol=0)
+
+
 def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match", **options: Any) -> Counter[int]:
     """Replays passes of a batch that changes; returns how often so many drafts stayed."""
     is_drawn, candidates = options.get("is_drawn", False), options.get("candidates")
     step = StaticVerification(REQUESTS, DRAFTS, VOCAB_SIZE, torch.bfloat16, device, rule=rule, **(ROOM | options))
     replay = step.run if device == "cpu" else captured(step).replay
-    sampler = Sampler(keep_ties=options.get("keep_ties", False))
+    sampler = Sampler(keep_ties=options.get("keep_ties", False), max_kept=options.get("max_kept"))
     batch, choice, stayed = SamplingBatch(VOCAB_SIZE, device), random.Random(1), Counter[int]()
     kinds = RANKED if options.get("only_top_k") else KINDS
     for number in range(passes):
-        change(batch, choice, kinds)
+        change(batch, choice, kinds, "max_kept" in options)
         logits, drafts, proposals, bitmask = random_pass(len(batch), choice, candidates, is_drawn, device)
         step.logits[: len(logits)].copy_(logits)
         step.draft_ids[: len(drafts)].copy_(drafts)
@@ -103,6 +122,7 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
         given: dict[str, Any] = {"rule": rule, "sampler": sampler, **proposals, **bitmask}
         eager = verify_drafts(logits, drafts, batch, counts=[DRAFTS] * len(batch), **given)
         assert lists_of(replayed) == lists_of(eager), number
+        assert_same_sets(replayed, eager)
         stayed.update(eager.accepted.tolist())
         replayed.append_to(batch)
     return stayed
@@ -117,6 +137,8 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
         ("standard", {"is_drawn": True, "candidates": 5}),
         ("block", {"is_drawn": True}),
         ("match", {"only_top_k": True}),
+        ("match", {"max_kept": 40}),
+        ("standard", {"max_kept": 40}),
         ("standard", {"only_top_k": True}),
     ],
 )
@@ -192,10 +214,7 @@ def test_nobody_waits(counting: None, npu: str, rule: str, copies: dict[str, int
     ("params", "message"),
     [
         ({"logprobs": 0}, "batch must hold no request that asks for logprobs, got row 1. Verify its drafts outside of"),
-        (
-            {"return_sampling_mask": True},
-            "batch must hold no request that has return_sampling_mask=True, got row 1. Sample the places",
-        ),
+        ({"return_sampling_mask": True}, "max_kept must be given where requests ask for kept sets, got None"),
         ({"no_repeat_ngram_size": 2}, "batch must hold no request with rules that look at its text, .*, got row 1"),
         ({"typical_p": 0.5}, "batch must have no .* that is on, got one on row 1. .* verify its drafts outside of"),
         ({"presence_penalty": 1.0}, "history must be 1 at least, for row 1 of the batch, got 0"),

@@ -67,7 +67,8 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
     check_logits(NAME, logits)
     check_uncaptured(NAME, logits)
     if not batch.plans.has(KeptPlaces):  # where the places of a batch are kept, it is as it was when they were made
-        _check_requests(batch)
+        remedy = "Sample its tokens one by one: each draft would need the state after those before it."
+        refuse_states(NAME, batch.host, remedy)
     drafts = int(counts.sum())
     if tuple(logits.shape) != (drafts + len(batch), width):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
@@ -85,22 +86,6 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
         if tensor.device != batch.device:
             rule = f"be on the device of the batch, {batch.device}"
             refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")
-
-
-def _check_requests(batch: SamplingBatch) -> None:
-    """Raises where a request asks for what no step with drafts gives."""
-    if batch.host.return_sampling_mask.any():
-        remedy = "Sample the places as rows of a batch of their own, or leave return_sampling_mask out."
-        refuse(
-            NAME,
-            "batch",
-            "hold no request with return_sampling_mask=True",
-            f"row {int(batch.host.return_sampling_mask.argmax())}",
-            remedy,
-        )
-    refuse_states(
-        NAME, batch.host, "Sample its tokens one by one: each draft would need the state after those before it."
-    )
 
 
 def check_rule(owner: str, rule: object, usual: VerificationRule = "match") -> None:

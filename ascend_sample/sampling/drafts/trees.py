@@ -92,6 +92,17 @@ class TreeLayout(PlacesLayout):
         statuses = torch.cat((status, self._no_status)).index_select(0, cells.view(-1)).view_as(cells)
         return Followed(token_ids, (path >= 0).sum(1).sub_(1), statuses, path)
 
+    def is_off(self, path: Tensor) -> Tensor:
+        """Returns which places are not on the ways that `followed` has found, bool [places].
+
+        Args:
+            path: int64 [requests, most + 1], its result.
+        """
+        end = len(self.column)
+        places = (path + self._roots.unsqueeze(1)).masked_fill_(path < 0, end).view(-1)
+        marks = torch.zeros(end + 1, dtype=torch.int8, device=path.device)
+        return marks.scatter_(0, places, 1)[:end] == 0
+
     def reached(self, drawn_ids: Tensor, status: Tensor, accepted: Tensor) -> Followed:
         """Returns the same on a CPU, whose kernel follows the trees itself and draws nowhere else.
 

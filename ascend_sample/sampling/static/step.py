@@ -20,7 +20,7 @@ from ascend_sample.sampling.edits.bitmask import BitmaskRows, placed_bitmask
 from ascend_sample.sampling.edits.state_slots import refuse_states
 from ascend_sample.sampling.requests.params import DISTRIBUTION
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import RowParameters, check_logits, check_uncaptured, is_limited
+from ascend_sample.sampling.rows.parameters import RowParameters, RowStatus, check_logits, check_uncaptured, is_limited
 from ascend_sample.sampling.rows.row_set import RowSet
 from ascend_sample.sampling.rows.table import COLUMNS, PENALTIES
 from ascend_sample.sampling.static.edits import EDIT_BEFORE, StaticEdits
@@ -233,20 +233,28 @@ class StaticStep:
     @in_normal_mode
     def run(self) -> None:
         """Draws a token for each row from `logits`, writes what the attributes say, and waits for nothing."""
-        self.draw()
+        logits = self.draw()
+        if self.kept is not None:
+            self.list_kept(logits, self.status != RowStatus.OK)
 
     def draw(self, drafts: Tensor | None = None) -> Tensor:
-        """Does what `run` does, for rows that may have drafts before them; returns the logits after the edits."""
+        """Does what `run` does but for kept sets, for rows that may have drafts before them.
+
+        Returns:
+            The logits after the edits.
+        """
         logits = self.edits.applied_to(self.logits, drafts) if self.edits.are_on else self.logits
         self.token_ids.copy_(self._drawn(logits))
         self.status.copy_(status_of(largest_of(logits), self._constants))
         if self.logprobs is not None:
             copy_each(self._logprobs_of(logits)[1:], self.logprobs[1:])
-        if self.kept is not None:
-            values = self.distributions().kept_values(logits)
-            most = len(self.kept.ids) // len(logits)
-            copy_each(listed(values, self.status, self._asking.rows, len(logits), most), self.kept)
         return logits
+
+    def list_kept(self, logits: Tensor, is_out: Tensor) -> None:
+        """Writes the kept sets of edited logits, of which rows that are out have none: bool [rows]."""
+        assert self.kept is not None, "there is room for them"
+        values, most = self.distributions().kept_values(logits), len(self.kept.ids) // len(logits)
+        copy_each(listed(values, is_out, self._asking.rows, len(logits), most), self.kept)
 
     def distributions(self) -> Distributions:
         """Returns those of all rows, whatever they ask for."""

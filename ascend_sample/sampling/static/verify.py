@@ -16,7 +16,7 @@ from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.edits.apply import drafts_before
 from ascend_sample.sampling.edits.bitmask import BitmaskRows
 from ascend_sample.sampling.rows.normal_mode import in_normal_mode
-from ascend_sample.sampling.rows.parameters import check_uncaptured
+from ascend_sample.sampling.rows.parameters import RowStatus, check_uncaptured
 from ascend_sample.sampling.rows.table import NO_SLOT, to_device
 from ascend_sample.sampling.static.step import StaticStep, copy_each
 from ascend_sample.sampling.step.routes import LARGEST_FUSED_K
@@ -36,8 +36,8 @@ class StaticVerification:
 
     Tokens are those of `verify_drafts`, as those of `StaticStep` are those of `Sampler`. All places are read, and
     whatever requests may ask for costs each pass its launches, asked for or not. Chains of drafts only: trees are
-    others in each pass, and a graph has one. Requests that ask for logprobs or kept sets, and those with rules that
-    look at the text, which need the drafts on the host, are refused.
+    others in each pass, and a graph has one. Requests that ask for logprobs, and those with rules that look at the
+    text, which need the drafts on the host, are refused.
 
     Args:
         requests: how many there is room for.
@@ -54,13 +54,15 @@ class StaticVerification:
         addends: how many ids of a request may be biased, banned or held back by ``min_tokens``, at most.
         history: how many tokens a request with penalties may have seen, at most, drafts aside.
         bitmask: whether requests may have masks: allowed ids, more bans than a mask has words, or a grammar's bitmask.
+        max_kept: how many ids the kept set of a place has at most, as for `Sampler`; None: no kept sets.
 
     Attributes:
         logits: [requests * (drafts + 1), vocab_size], which the model writes; the batch's places are the first ones.
         draft_ids: int64 [requests * drafts], which the drafter writes.
         draft_probabilities: float32 [requests * drafts, vocab_size or candidates], the same; None without.
         draft_candidates: int64 [requests * drafts, candidates], the same; None without.
-        token_ids, accepted, status: of all requests as `VerifiedDrafts` has them, written by `run`.
+        token_ids, accepted, status: of all requests as `VerifiedDrafts` has them, written by `run`. So are the kept
+            sets of all their places, asked for or not, which `verified` returns.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -101,6 +103,7 @@ class StaticVerification:
         addends: int = 0,
         history: int = 0,
         bitmask: bool = False,
+        max_kept: int | None = None,
     ) -> None:
         self.requests = check_integer(NAME, "requests", requests, low=1)
         self.drafts = check_integer(NAME, "drafts", drafts, low=1)
@@ -124,6 +127,7 @@ class StaticVerification:
             addends=addends,
             history=history,
             bitmask=bitmask,
+            max_kept=max_kept,
         )
         self.logits = self._step.logits
         self._layout = ChainLayout(numpy.full(self.requests, self.drafts), self.logits.device)
@@ -191,6 +195,9 @@ class StaticVerification:
             given = (self.rule, probabilities, step.token_ids, self.draft_ids, layout, proposals, self._noise)
             tokens, accepted = judge_with(*given)
         found = cut(layout, tokens, accepted, step.status, None)
+        if step.kept is not None:
+            is_unreached = layout.of_places(found.token_ids == NO_TOKEN)
+            step.list_kept(edited, is_unreached.logical_or_(step.status != RowStatus.OK))
         copy_each(found[:3], (self.token_ids, self.accepted, self.status))
 
     def verified(self, batch: SamplingBatch) -> VerifiedDrafts:
@@ -198,22 +205,23 @@ class StaticVerification:
 
         The next pass writes over it.
         """
-        count = len(batch)
-        return VerifiedDrafts(self.token_ids[:count], self.accepted[:count], self.status[:count], None)
+        count, kept = len(batch), self._step.kept
+        if kept is not None:
+            places = count * (self.drafts + 1)
+            kept = kept._replace(offsets=kept.offsets[: places + 1], counts=kept.counts[:places])
+        return VerifiedDrafts(self.token_ids[:count], self.accepted[:count], self.status[:count], None, kept=kept)
 
     def _check(self, batch: SamplingBatch) -> None:
         check_uncaptured(NAME, self.logits)  # first: places that are made while one is captured are not there
         check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
         host = batch.host
         is_ruled = numpy.isin(host.addend_slot, list(batch.row_edits.rules))
-        other = "Sample the places as rows of a batch of their own, or leave return_sampling_mask out."
-        for asked, what, remedy in (
-            (host.logprobs >= 0, "that asks for logprobs", WITHOUT),
-            (host.return_sampling_mask, "that has return_sampling_mask=True", other),
-            (is_ruled, "with rules that look at its text, for which drafts have to be read", WITHOUT),
+        for asked, what in (
+            (host.logprobs >= 0, "that asks for logprobs"),
+            (is_ruled, "with rules that look at its text, for which drafts have to be read"),
         ):
             if asked.any():
-                refuse(NAME, "batch", f"hold no request {what}", f"row {int(asked.argmax())}", remedy)
+                refuse(NAME, "batch", f"hold no request {what}", f"row {int(asked.argmax())}", WITHOUT)
         is_penalized = host.penalty_slot != NO_SLOT
         if is_penalized.any() and not self._step.edits.history:  # for its drafts, if for nothing else
             rule = f"be 1 at least, for row {int(is_penalized.argmax())} of the batch"

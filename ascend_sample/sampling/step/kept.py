@@ -29,8 +29,8 @@ NO_ID: Final = -1
 class KeptSets(NamedTuple):
     """What was kept of each row, one row behind the other, on the device of the logits.
 
-    A row keeps nothing if it has not asked, if its status is not `RowStatus.OK`, or if it keeps more than the bound
-    that was set: then ``counts`` tells how many.
+    A row keeps nothing if it has not asked, if its status is not `RowStatus.OK`, if it is a place of drafts that gave
+    no token, or if it keeps more than the bound that was set: then ``counts`` tells how many.
 
     Attributes:
         offsets: int64 [batch + 1]: what row i keeps lies from offsets[i] to offsets[i + 1].
@@ -94,6 +94,17 @@ class KeptSets(NamedTuple):
         entries = stays.repeat_interleave(self.counts)
         return KeptSets(offsets_of(self.counts * stays), self.ids[entries], self.logprobs[entries], self.counts)
 
+    def in_batch(self, rows: Tensor, batch_size: int) -> KeptSets:
+        """Returns the same as sets of a batch whose other rows keep nothing.
+
+        Args:
+            rows: int64, ascending, those of the batch whose sets these are.
+            batch_size: of how many.
+        """
+        lengths, counts = (each.new_zeros(batch_size) for each in (self.offsets, self.counts))
+        lengths[rows], counts[rows] = self.offsets.diff(), self.counts
+        return KeptSets(offsets_of(lengths), self.ids, self.logprobs, counts)
+
 
 class KeptRows(NamedTuple):
     """The rows of a batch that ask for kept sets: what stays the same from step to step.
@@ -129,12 +140,14 @@ class KeptRows(NamedTuple):
         is_wanted[torch.from_numpy(rows)] = True
         return cls(asking, is_wanted, distributions, most)
 
-    def sets(self, drawn: Drawn) -> KeptSets:
+    def sets(self, drawn: Drawn, is_unreached: Tensor | None = None) -> KeptSets:
         """Returns what was kept of all rows: on a device it is listed now, and waited for where there is no bound.
 
         Args:
             drawn: a draw that has returned what is kept of these rows on a CPU, and on a device has not overwritten its
                 logits.
+            is_unreached: bool [batch], on a device, places of drafts that gave no token: they keep nothing. None: there
+                are none.
         """
         if drawn.sets:
             found = KeptSets(*drawn.sets)
@@ -144,7 +157,10 @@ class KeptRows(NamedTuple):
             found = found.of_rows(stays | (found.counts == 0))
             return found._replace(counts=found.counts * self.is_wanted)
         values = self.distributions.kept_values(self.rows.take(drawn.logits))
-        return listed(values, self.rows.take(drawn.status), self.rows, len(drawn.logits), self.most)
+        is_out = drawn.status != RowStatus.OK
+        if is_unreached is not None:
+            is_out.logical_or_(is_unreached)
+        return listed(values, self.rows.take(is_out), self.rows, len(drawn.logits), self.most)
 
 
 def offsets_of(counts: Tensor) -> Tensor:
@@ -157,12 +173,12 @@ def offsets_of(counts: Tensor) -> Tensor:
     return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int64), (1, 0))
 
 
-def listed(values: Tensor, status: Tensor, asking: RowSet, batch_size: int, most: int | None) -> KeptSets:
+def listed(values: Tensor, is_out: Tensor, asking: RowSet, batch_size: int, most: int | None) -> KeptSets:
     """Lists what is above -inf of some rows of a batch.
 
     Args:
         values: float32 [rows, vocab_size]; they may be overwritten.
-        status: int8 [rows].
+        is_out: bool [rows], of which nothing is listed.
         asking: which rows.
         batch_size: of how many.
         most: no list is longer: what would be is empty. Then nobody waits, and as much is allocated as that may be.
@@ -170,14 +186,13 @@ def listed(values: Tensor, status: Tensor, asking: RowSet, batch_size: int, most
     """
     vocab_size = values.shape[1]
     is_kept = values > -torch.inf
-    is_bad = status != RowStatus.OK
-    counts = is_kept.sum(1, dtype=torch.int32).masked_fill_(is_bad, 0)
+    counts = is_kept.sum(1, dtype=torch.int32).masked_fill_(is_out, 0)
     if most is not None:
         taken = counts.masked_fill(counts > most, 0)
         offsets = offsets_of(_of_batch(taken, asking, batch_size))
         starts = asking.take(offsets[:-1])
         return KeptSets(offsets, *_first(values, taken, starts, most), _of_batch(counts, asking, batch_size))
-    places = is_kept.masked_fill_(is_bad.unsqueeze(1), False).flatten().nonzero().squeeze(1)
+    places = is_kept.masked_fill_(is_out.unsqueeze(1), False).flatten().nonzero().squeeze(1)
     logprobs = _normalised(values).flatten()[places]
     counts = _of_batch(counts, asking, batch_size)
     return KeptSets(offsets_of(counts), places.remainder_(vocab_size).to(torch.int32), logprobs, counts)

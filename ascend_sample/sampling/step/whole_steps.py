@@ -14,9 +14,10 @@ from ascend_sample.sampling.draws.noise import Purpose
 from ascend_sample.sampling.draws.placed_noise import DrawKeys
 from ascend_sample.sampling.draws.weights import StatusConstants
 from ascend_sample.sampling.edits.bitmask import Bitmask
+from ascend_sample.sampling.edits.row_edits import edits_of_rows
 from ascend_sample.sampling.step import routes
 from ascend_sample.sampling.step.draw_states import AdaptiveP, StatefulRows, StepStates, stateful_rows
-from ascend_sample.sampling.step.kept import KeptRows
+from ascend_sample.sampling.step.kept import KeptRows, KeptSets
 from ascend_sample.sampling.step.logprobs import (
     LogprobRows,
     Logprobs,
@@ -139,6 +140,33 @@ class WholeSteps:
             is_read_again=is_reported or kept is not None or (bool(states) and not is_kept_wanted),
         )
         return StepPlan(placement, logprobs, kept, states)
+
+    def sets_of_drafts(
+        self, logits: Tensor, places: SamplingBatch, allowed: Bitmask | None, plan: StepPlan, is_reached: Tensor
+    ) -> KeptSets | None:
+        """Returns what was kept of places of drafts on a CPU, whose verification does not tell it.
+
+        The places are drawn again, by the same noise: the draw of a row tells.
+
+        Args:
+            logits: [places, vocab_size].
+            places: the batch of them, as it was when they were verified.
+            allowed: likewise.
+            plan: of the step; None is returned where nobody asks by it.
+            is_reached: bool [places], those that gave a token; the others keep nothing.
+        """
+        if plan.kept is None:
+            return None
+        rows = (is_reached & plan.kept.is_wanted).nonzero().squeeze(1)
+        placement = plan.placement
+        given = [column.index_select(0, rows) for column in placement.parameters.tensors_at(places.position)]
+        edits = edits_of_rows(places.native_edits(allowed), rows)
+        wanted = {"is_kept_wanted": torch.ones_like(rows, dtype=torch.bool)}
+        operator = torch.ops.ascend_sample.sample_rows
+        token_ids, status, sets, _ = operator(
+            logits, rows, *given, int(Purpose.DRAW), placement.keep_ties, **edits, **wanted
+        )
+        return plan.kept.sets(Drawn(token_ids, status, logits, None, sets)).in_batch(rows, len(logits))
 
     def logprobs_of(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from mixed_rows import Case, batch_of, random_case
 from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling import KeptSets, Sampler, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.step.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
@@ -47,6 +48,10 @@ def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = F
         counts.append(min(rng.randrange(5), places - sum(counts) - len(counts) - 1))
     requests = len(counts)
     case = case._replace(params=case.params[:requests], prompts=case.prompts[:requests])
+    if number % 3 == 0:  # of a third of the passes most requests ask what is kept
+        case = case._replace(
+            params=[replace(one, return_sampling_mask=row % 4 > 0) for row, one in enumerate(case.params)]
+        )
     parents = None
     if is_tree:
         numbers = [place for count in counts for place in range(count + 1)]
@@ -129,7 +134,8 @@ def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
     if logprobs is not None:
         logprobs = Logprobs(logprobs.rows, *(tensor.cpu() for tensor in logprobs[1:]))
     tensors = (verified.token_ids.cpu(), verified.accepted.cpu(), verified.status.cpu())
-    return VerifiedDrafts(*tensors, logprobs, None if verified.path is None else verified.path.cpu())
+    kept = None if verified.kept is None else KeptSets(*(tensor.cpu() for tensor in verified.kept))
+    return VerifiedDrafts(*tensors, logprobs, None if verified.path is None else verified.path.cpu(), kept)
 
 
 def whole(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[VerifiedDrafts]:
@@ -150,7 +156,9 @@ def on_rank(
 
 
 def is_same(drafts: DraftCase, found: VerifiedDrafts, wanted: VerifiedDrafts) -> bool:
-    """Whether tokens, statuses, paths and the logprobs of places that are reached are the same, bit for bit."""
+    """Whether tokens, statuses, paths, kept sets and the logprobs of reached places are the same, bit for bit."""
+    if (found.kept is None) != (wanted.kept is None):
+        return False
     rows = [] if wanted.logprobs is None else wanted.logprobs.rows
     if rows != ([] if found.logprobs is None else found.logprobs.rows):
         return False
@@ -162,7 +170,8 @@ def is_same(drafts: DraftCase, found: VerifiedDrafts, wanted: VerifiedDrafts) ->
         start += count + 1
     there = [index for index, row in enumerate(rows) if row in reached]
     one, other = (
-        [*each[:3], each.path, *(tensor[there] for tensor in (each.logprobs or ())[1:])] for each in (found, wanted)
+        [*each[:3], each.path, *(each.kept or ()), *(tensor[there] for tensor in (each.logprobs or ())[1:])]
+        for each in (found, wanted)
     )
     return all(
         mine is its is None or torch.equal(mine.view(torch.uint8), its.view(torch.uint8))
