@@ -20,6 +20,7 @@ TITLES = [
     "Installation",
     "Verification of top_k_top_p_sample",
     "Verification of top_k_top_p_sample_v2",
+    "Verification of apply_top_k_top_p",
     "Steps of the sampling layer",
     "Times of the operator",
 ]
@@ -41,7 +42,7 @@ def test_the_file_has_every_part(device: str, tmp_path: Path, capsys: pytest.Cap
     printed, text = capsys.readouterr().out, file.read_text()
     assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES
     assert "Every part passed." in text
-    assert text.count("PASSED") == 2
+    assert text.count("PASSED") == 3
     for name in report.REQUESTS:
         assert f"\n{name} " in text
     assert (EMULATED in text) == (device == "npu" and hostcann.is_active())
@@ -73,7 +74,7 @@ def test_what_is_known_is_kept_when_it_ends_early(tmp_path: Path, monkeypatch: p
         report.run_report(small("cpu", tmp_path / "report.md"), SHORT)
     text = (tmp_path / "report.md").read_text()
     assert "Ended early, in this part: Steps of the sampling layer." in text
-    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES[:3]
+    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES[:4]
 
 
 def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
