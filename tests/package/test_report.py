@@ -80,7 +80,9 @@ def test_what_is_known_is_kept_when_it_ends_early(tmp_path: Path, monkeypatch: p
         report.run_report(small("cpu", tmp_path / "report.md"), SHORT)
     text = (tmp_path / "report.md").read_text()
     assert "Ended early, in this part: Steps of the sampling layer." in text
-    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES[: TITLES.index("Steps of the sampling layer")]
+    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES[
+        : TITLES.index("Steps of the sampling layer")
+    ]
 
 
 def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
