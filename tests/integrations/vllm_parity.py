@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-import vllm
 from torch import Tensor
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -67,11 +66,6 @@ def is_near_a_boundary(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Te
 metadata = partial(asked_of, SamplingMetadata, logitsprocs=LogitsProcessors())
 
 
-def has_v2() -> bool:
-    """Tells whether the plugin serves the V2 runner of this vLLM."""
-    return vllm.__version__.startswith(adapter.V2_VERSIONS)
-
-
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, installed for one test."""
@@ -88,13 +82,6 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_penalties, "apply_penalties", vllm_penalties.apply_penalties)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
-    if has_v2():
-        from vllm.v1.worker.gpu.model_states import interface
-        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler as V2RejectionSampler
-
-        monkeypatch.setattr(interface.ModelState, "custom_sampler", interface.ModelState.custom_sampler)
-        for name in ("_verify", "_verify_in_chunks"):
-            monkeypatch.setattr(V2RejectionSampler, name, getattr(V2RejectionSampler, name))
     adapter.register()
 
 
