@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm
 from torch import Tensor
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -37,7 +38,7 @@ from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
 NAMED = "gather_specific_token_logprobs"
-"""What looks up the ids that requests name: since 0.20, and since 0.22 in logprobs."""
+"""What looks up the ids that requests name; 0.18 has none."""
 
 
 def blocks(kind: str) -> Any:
@@ -161,7 +162,7 @@ class TestInstalled:
         sampler = vllm_sampler.Sampler(logprobs_mode=mode)
         own = getattr(getattr(sampler, NAMED, None), "replaced", None)
         if own is None:
-            pytest.skip("this vLLM names no ids, or looks them up in what it has drawn from")
+            pytest.skip("requests of this vLLM name no ids")
         logits, k, p = next(blocks("kp"))
         named = {row: [row % COLUMNS, 3, 3, 199][: 1 + row % 4] for row in range(0, BLOCK, 3)}
         asked = metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=count, logprob_token_ids=named)
