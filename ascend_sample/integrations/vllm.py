@@ -53,6 +53,7 @@ REJECTION_SAMPLERS: Final = {
 """V1's, and the one of vllm_ascend that derives from it."""
 V2_SAMPLER: Final = "vllm.v1.worker.gpu.sample.sampler"
 V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
+ASCEND_V2_RUNNER: Final = "vllm_ascend.worker.v2.model_runner"
 
 
 def sample(
@@ -161,6 +162,7 @@ def register() -> None:
     when_imported(INPUT_BATCH, lambda module: _note_host_values(module.InputBatch))
     when_imported(INPUT_BATCH, lambda module: _count_draws(module.InputBatch))
     when_imported(V2_SAMPLER, vllm_v2.install)
+    when_imported(ASCEND_V2_RUNNER, lambda module: vllm_v2.install_runner(module.NPUModelRunner))
     when_imported(V2_REJECTION_SAMPLER, lambda module: vllm_v2.install_drafts(module.RejectionSampler))
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
     logging.getLogger("vllm.ascend_sample").info(

@@ -64,9 +64,7 @@ def install(module: Any) -> None:
 
     @replacing(sampler, "__call__")
     def call_knowing(call: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any) -> Any:
-        # The host counts drafts as accepted until it knows better, so its lengths are right where nothing is drafted.
-        is_known = self.num_speculative_tokens == 1
-        self.lengths = input_batch.seq_lens_cpu_upper_bound.numpy()[: input_batch.num_reqs] if is_known else None
+        self.lengths = _lengths(self, input_batch)
         return call(self, logits, input_batch)
 
     @replacing(sampler, "sample")
@@ -97,6 +95,7 @@ def install_drafts(rejection_sampler: type[Any]) -> None:
         call: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any, *arguments: Any, **named: Any
     ) -> Any:
         self.counts_ahead = np.diff(input_batch.cu_num_logits_np) - 1  # of all chunks
+        self.lengths_ahead = _lengths(self.sampler, input_batch)
         return call(self, logits, input_batch, *arguments, **named)
 
     @replacing(rejection_sampler, "_verify")
@@ -107,6 +106,51 @@ def install_drafts(rejection_sampler: type[Any]) -> None:
             say_left(self, reason, "vllm")
             return verify(self, *arguments, **named)
         return _verify(self, given)
+
+
+def install_runner(runner: type[Any]) -> None:
+    """Lets vllm_ascend's runner tell its sampler whether it knows lengths; a second call changes nothing.
+
+    With speculation its attention needs them on the host, so it waits there for what the step before has accepted; for
+    some models it goes without.
+
+    Args:
+        runner: the class.
+    """
+
+    @replacing(runner, "_update_seq_lens_cpu")
+    def update_and_tell(update: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        awaited = _Awaited(self.num_computed_tokens_event)
+        self.num_computed_tokens_event = awaited
+        try:
+            update(self, *arguments, **named)
+        finally:
+            self.num_computed_tokens_event = awaited.event
+        if self.sampler is not None:  # another rank has it, where layers are on several
+            self.sampler.has_lengths = awaited.is_awaited
+
+
+class _Awaited:
+    """An event that notes whether it was waited for."""
+
+    def __init__(self, event: Any) -> None:
+        self.event, self.is_awaited = event, False
+
+    def synchronize(self) -> None:
+        """Waits for the event."""
+        self.event.synchronize()
+        self.is_awaited = True
+
+
+def _lengths(sampler: Any, input_batch: Any) -> NDArray[Any] | None:
+    """Returns how long the sequences are with the step's tokens, [requests]; None where the device alone knows that.
+
+    vLLM's host counts drafts as accepted until it learns better, so its lengths are right where nothing is drafted.
+    """
+    lengths = getattr(input_batch, "seq_lens_np", None) if getattr(sampler, "has_lengths", False) else None
+    if lengths is None and sampler.num_speculative_tokens == 1:
+        lengths = input_batch.seq_lens_cpu_upper_bound.numpy()
+    return None if lengths is None else lengths[: input_batch.num_reqs]
 
 
 def _leave(kind: type[Any], *what: str) -> None:
@@ -192,7 +236,7 @@ def _draw(
         processed: [rows, vocab_size].
         given: what vLLM's method is called with.
         requests: [rows], the place of each row's request among the runner's.
-        lengths: [rows], of the sequences; None: the device alone knows them.
+        lengths: [rows], of the sequences up to the row's token; None: the device alone knows them.
     """
     states = sampler.sampling_states
     facts = {
@@ -261,9 +305,13 @@ def _verify(sampler: Any, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor
     of_requests, draft_logits, request = given["idx_mapping_np"], given["draft_logits"], given["expanded_idx_mapping"]
     counts, sampler.counts_ahead = np.split(sampler.counts_ahead, [len(of_requests)])
     layout = ChainLayout(counts.astype(np.int64), given["logits"].device)
+    lengths = sampler.lengths_ahead
+    if lengths is not None:
+        lengths, sampler.lengths_ahead = np.split(lengths, [len(of_requests)])
+        lengths = (lengths - counts)[layout.request] + layout.column
     states, most = sampler.sampler.sampling_states, sampler.num_speculative_steps
     processed = _processed(sampler.sampler, given | {"input_ids": given["draft_sampled"]})
-    rows = _draw(sampler.sampler, processed, given, of_requests[layout.request], None)
+    rows = _draw(sampler.sampler, processed, given, of_requests[layout.request], lengths)
     judged = layout.places_of_drafts
     drawn = None
     if draft_logits is not None or sampler.use_block_verification:

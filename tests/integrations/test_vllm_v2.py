@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import types
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import hostcann
 from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations.vllm_served import Served, served
 from ascend_sample.sampling import sample_rows
@@ -329,6 +331,8 @@ class Engine(drafting_engine.Engine):
     def __init__(self, kind: type[Any], asked: list[Request], device: str = "cpu", **settings: Any) -> None:
         self.requests, self.device = asked, device
         self.sampler = installed(settings.pop("of", Sampler))(asked, device)
+        self.sampler.num_speculative_tokens = MOST + 1
+        self.sampler.has_lengths = settings.pop("has_lengths", False)
         self.rejection_sampler = kind(self.sampler, **settings)
 
     def arguments(self, drafts: list[list[int]]) -> Any:
@@ -350,7 +354,7 @@ class Engine(drafting_engine.Engine):
             expanded_local_pos=there(local),
             positions=there([len(text) - 1 for text in places]),
             num_reqs=len(drafts),
-            seq_lens_cpu_upper_bound=torch.tensor([len(text) for text in places]),
+            seq_lens_np=np.array([len(places[end - 1]) for end in ends[1:]] + [0]),  # padded
         )
         logits = torch.stack([model(text) for text in places]).to(self.device)
         return logits, batch, there([text[-1] for text in places]), there([len(text) - 1 for text in places])
@@ -378,6 +382,50 @@ def test_texts_are_those_without_speculation(
     plain = Engine(rejection_sampler, requests(PLAIN)).decode(LENGTH)
     drafter = drafting_engine.with_what_is_no_id(drafting_engine.drafters(plain, PLAIN)[name])
     assert Engine(rejection_sampler, requests(PLAIN), device, most_rows=most_rows).decode(LENGTH, drafter) == plain
+
+
+def test_lengths_that_a_runner_knows_spare_a_device_the_noise(rejection_sampler: type[Any], accelerator: str) -> None:
+    plain = Engine(rejection_sampler, requests(PLAIN)).decode(LENGTH)
+    launches = []
+    for has_lengths in (False, True):
+        for most_rows in (9, 10**9):
+            engine = Engine(
+                rejection_sampler, requests(PLAIN), accelerator, has_lengths=has_lengths, most_rows=most_rows
+            )
+            drafter = drafting_engine.drafters(plain, PLAIN)["half right"]
+            with hostcann.profile() if hostcann.is_active() else nullcontext() as counted:
+                assert engine.decode(LENGTH, drafter) == plain
+            launches.append(0 if counted is None else counted.totals.launches)
+    assert max(launches[2:]) < min(launches[:2]) // 2 or not any(launches)
+
+
+class Runner:
+    """vllm_ascend's, as far as the adapter looks at it."""
+
+    def __init__(self, waits: bool, sampler: Any) -> None:
+        self.waits, self.sampler, self.waited = waits, sampler, 0
+        self.num_computed_tokens_event = types.SimpleNamespace(synchronize=self.wait)
+
+    def wait(self) -> None:
+        self.waited += 1
+
+    def _update_seq_lens_cpu(self, scheduler_output: Any, req_ids: list[str]) -> None:
+        if self.waits:
+            self.num_computed_tokens_event.synchronize()
+
+
+def test_a_runner_tells_whether_it_has_waited_for_lengths() -> None:
+    """Of some models it does not know them, and then its host counts drafts as accepted."""
+    kind = type("Runner", (Runner,), {"_update_seq_lens_cpu": Runner._update_seq_lens_cpu})
+    vllm_v2.install_runner(kind)
+    vllm_v2.install_runner(kind)
+    for waits in (True, False, True):
+        runner = kind(waits, types.SimpleNamespace())
+        event = runner.num_computed_tokens_event
+        runner._update_seq_lens_cpu(None, [])
+        assert (runner.sampler.has_lengths, runner.waited) == (waits, int(waits))
+        assert runner.num_computed_tokens_event is event
+    kind(True, None)._update_seq_lens_cpu(None, [])
 
 
 def drawn_drafts(kind: type[Any], temperature: float = 0.8, **settings: Any) -> float:
@@ -429,7 +477,7 @@ def test_nobody_waits_for_it(rejection_sampler: type[Any], accelerator: str, is_
     places = (arguments[2], arguments[3])
     sampler, batch = engine.rejection_sampler, arguments[1]
     given = (batch.idx_mapping, batch.idx_mapping_np, batch.expanded_idx_mapping, batch.expanded_local_pos, None)
-    sampler.counts_ahead = np.diff(batch.cu_num_logits_np) - 1
+    sampler.counts_ahead, sampler.lengths_ahead = np.diff(batch.cu_num_logits_np) - 1, None
     with nobody_waits(accelerator, copies_back=True):
         sampler._verify(arguments[0], logits, *places, None, *given, arguments[2])
 
@@ -438,7 +486,7 @@ def test_processed_logits_are_filtered_where_they_are_reported(rejection_sampler
     engine = Engine(rejection_sampler, [Request([1, 2], seed=1, top_k=3)])
     engine.sampler.logprobs_mode = "processed_logprobs"
     logits, batch, sampled, pos = engine.arguments([[4]])
-    engine.rejection_sampler.counts_ahead = np.array([1])
+    engine.rejection_sampler.counts_ahead, engine.rejection_sampler.lengths_ahead = np.array([1]), None
     given = (batch.idx_mapping, batch.idx_mapping_np, batch.expanded_idx_mapping, batch.expanded_local_pos, None)
     processed = engine.rejection_sampler._verify(logits, None, sampled, pos, None, *given, sampled)[0]
     assert (processed > -torch.inf).sum(1).tolist() == [3, 3]

@@ -51,6 +51,7 @@ from vllm_ascend.worker.v2.utils import torch_cuda_wrapper  # noqa: E402
 import hostcann  # noqa: E402
 from ascend_sample.integrations.vllm_served import served  # noqa: E402
 from ascend_sample.sampling import sample_rows  # noqa: E402
+from tests.integrations.vllm_sources import Source  # noqa: E402
 from tests.integrations.vllm_v2_engine import (  # noqa: E402
     ROOM,
     VOCAB_SIZE,
@@ -98,6 +99,7 @@ def requests(count: int = len(KINDS)) -> list[Asked]:
 
 def engine_of(asked: list[Asked], **named: Any) -> Engine:
     made = Engine(NPU, **named)
+    made.sampler.has_lengths = True  # as where the runner waits for them, which it does with speculation
     for request in asked:
         made.add(request)
     return made
@@ -180,6 +182,16 @@ def test_drafts_that_the_target_would_draw_are_accepted(temperature: float) -> N
         assert output.num_sampled.tolist() == [2] * ROOM
     else:
         assert output.num_sampled.tolist() == [1 + (each.number == 0) for each in asked]
+
+
+def test_the_runner_waits_for_lengths() -> None:
+    """Its attention needs them; the plugin looks whether this event is waited for."""
+    body = Source(Path(vllm_ascend.__file__).parent, "worker/v2/model_runner.py").method(
+        "NPUModelRunner", "_update_seq_lens_cpu"
+    )[1]
+    assert body.index("self.num_computed_tokens_event.synchronize()") < body.index(
+        "self.input_buffers.seq_lens_cpu[i] ="
+    )
 
 
 STEPS: dict[str, tuple[dict[str, Any], int]] = {

@@ -158,6 +158,7 @@ class Engine:
             positions=there([len(text) - 1 for text in places], torch.int64),
             seq_lens=there(lengths, torch.int32),
             seq_lens_cpu_upper_bound=torch.from_numpy(lengths),
+            seq_lens_np=lengths,
         )
 
     def masked(self, batch: Any, logits: Tensor) -> Tensor:
