@@ -186,6 +186,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             "RejectionSampler": type("RejectionSampler", (), {"_verify": lambda self: None})
         },
     }
+    runner = type("NPUModelRunner", (), {"_update_seq_lens_cpu": lambda self: None})
+    classes[adapter.ASCEND_V2_RUNNER] = {"NPUModelRunner": runner}
     for name, class_name in adapter.REJECTION_SAMPLERS.items():
         classes[name] = {class_name: type(class_name, (), {"forward": lambda self: "its own"})}
     made = {name: types.ModuleType(name) for name in classes}
@@ -316,6 +318,8 @@ class TestRegister:
         assert hasattr(rejection.forward, "replaced") is is_served
         assert hasattr(modules[adapter.V2_SAMPLER].Sampler.sample, "replaced") is is_served
         assert hasattr(modules[adapter.V2_REJECTION_SAMPLER].RejectionSampler._verify, "replaced") is is_served
+        runner = modules[adapter.ASCEND_V2_RUNNER].NPUModelRunner
+        assert hasattr(runner._update_seq_lens_cpu, "replaced") is is_served
         said = version.partition("+")[0]
         message = f"ascend_sample draws the tokens of vLLM {said}; ASCEND_SAMPLE_VLLM=0 switches it off."
         assert caplog.messages == [message] * is_served

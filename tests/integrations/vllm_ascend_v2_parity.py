@@ -108,7 +108,7 @@ def engine_of(asked: list[Asked], **named: Any) -> Engine:
 @pytest.fixture(scope="module")
 def together() -> list[Asked]:
     """Requests of all kinds that were decoded together, without drafts."""
-    asked = requests()
+    asked = requests(ROOM)
     engine_of(asked).decode(LENGTH)
     return asked
 
