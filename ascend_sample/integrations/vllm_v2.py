@@ -127,7 +127,8 @@ def install_runner(runner: type[Any]) -> None:
         finally:
             self.num_computed_tokens_event = awaited.event
         if self.sampler is not None:  # another rank has it, where layers are on several
-            self.sampler.has_lengths = awaited.is_awaited
+            # Ranks that share a prompt write those of their own parts over them.
+            self.sampler.has_lengths = awaited.is_awaited and self.pcp_manager is None
 
 
 class _Awaited:

@@ -402,8 +402,8 @@ def test_lengths_that_a_runner_knows_spare_a_device_the_noise(rejection_sampler:
 class Runner:
     """vllm_ascend's, as far as the adapter looks at it."""
 
-    def __init__(self, waits: bool, sampler: Any) -> None:
-        self.waits, self.sampler, self.waited = waits, sampler, 0
+    def __init__(self, waits: bool, sampler: Any, pcp_manager: Any = None) -> None:
+        self.waits, self.sampler, self.pcp_manager, self.waited = waits, sampler, pcp_manager, 0
         self.num_computed_tokens_event = types.SimpleNamespace(synchronize=self.wait)
 
     def wait(self) -> None:
@@ -419,11 +419,11 @@ def test_a_runner_tells_whether_it_has_waited_for_lengths() -> None:
     kind = type("Runner", (Runner,), {"_update_seq_lens_cpu": Runner._update_seq_lens_cpu})
     vllm_v2.install_runner(kind)
     vllm_v2.install_runner(kind)
-    for waits in (True, False, True):
-        runner = kind(waits, types.SimpleNamespace())
+    for waits, pcp_manager in ((True, None), (False, None), (True, object())):
+        runner = kind(waits, types.SimpleNamespace(), pcp_manager)
         event = runner.num_computed_tokens_event
         runner._update_seq_lens_cpu(None, [])
-        assert (runner.sampler.has_lengths, runner.waited) == (waits, int(waits))
+        assert (runner.sampler.has_lengths, runner.waited) == (waits and pcp_manager is None, int(waits))
         assert runner.num_computed_tokens_event is event
     kind(True, None)._update_seq_lens_cpu(None, [])
 
