@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -143,7 +144,7 @@ INSIDE: Final = {
     "vllm_ascend": (
         ON_NPU,
         "vllm_ascend.sample.sampler, vllm_ascend.sample.rejection_sampler, vllm_ascend.worker.npu_input_batch",
-        ("vllm_ascend_parity.py",),
+        ("vllm_ascend_parity.py", "vllm_ascend_v2_parity.py"),
     ),
     "sglang": (
         TORCHVISION,
@@ -159,13 +160,18 @@ INSIDE: Final = {
 """What is done before an engine's modules are imported, which these are, and the programs."""
 
 
+WITHOUT_KERNELS: Final = {"COMPILE_CUSTOM_KERNELS": "0", "SOC_VERSION": "ascend910b1"}
+"""What vllm_ascend's setup.py asks for where its sources are all that an index has."""
+
+
 def package_folder(session: nox.Session, name: str, version: str) -> Path:
     """Installs a package alone, once; an engine without its compiled kernels, which need its devices' libraries."""
     folder = BUILD / "integrations" / f"{name}-{version}"
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}-partial")
         shutil.rmtree(partial, ignore_errors=True)
-        session.install("--no-deps", "--target", str(partial), f"{name}=={version}")
+        options = ("--no-deps", "--no-build-isolation", "--target", str(partial))
+        session.install(*options, f"{name}=={version}", env=WITHOUT_KERNELS)
         for library in (partial / name).rglob("*.so") if name != "torch_npu" else ():
             library.unlink()
         partial.rename(folder)
@@ -187,7 +193,7 @@ def integrations(session: nox.Session, engine: str) -> None:
     for version in session.posargs or versions:
         packages = [(name, version)]
         if name == "vllm_ascend":
-            packages.append(("vllm", version.partition("rc")[0]))
+            packages.append(("vllm", re.split(r"rc|\.post", version)[0]))
         if preparation.startswith(ON_NPU):
             packages.append(("torch_npu", PINS["torch_npu"]))
         folders = [package_folder(session, *package) for package in packages]

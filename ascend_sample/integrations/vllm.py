@@ -30,16 +30,11 @@ from ascend_sample.integrations._rows import filtered
 from ascend_sample.integrations._switches import is_on
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 
-TESTED_VERSIONS: Final = (
-    *("0.18.0", "0.19.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1"),
-    *("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
-)
-"""One of each minor version, whose other patches are served as well."""
+TESTED_ASCEND_VERSIONS: Final = ("0.18.0", "0.23.0.post1", "0.27.1rc1", "0.30.0rc2")
+"""Of vllm_ascend: its releases since 0.18, its newest candidate, and what its main of August 2026 has become."""
+TESTED_VERSIONS: Final = ("0.18.0", "0.23.0", "0.27.1", "0.30.0", "0.32.0", "0.33.0")
+"""Those that these pair with, and the two newest: one of each minor version, whose other patches are served as well."""
 MINOR_VERSIONS: Final = tuple(each.rpartition(".")[0] for each in TESTED_VERSIONS)
-TESTED_ASCEND_VERSIONS: Final = ("0.18.0", "0.23.0", "0.26.0rc1")
-"""Of vllm_ascend."""
-V2_VERSIONS: Final = ("0.32", "0.33")
-"""The minor versions whose V2 runner has the interface that is used here."""
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
 RAY_COPIES: Final = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
 """Which variables vLLM gives to the workers that Ray starts, beside those whose names begin as its own do."""
@@ -57,12 +52,12 @@ REJECTION_SAMPLERS: Final = {
     "vllm_ascend.sample.rejection_sampler": "AscendRejectionSampler",
 }
 """V1's, and the one of vllm_ascend that derives from it."""
-V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
 V2_OUTPUT: Final = "vllm.v1.worker.gpu.sample.output"
 ASCEND_V2_KERNELS: Final = "vllm_ascend.patch.worker.patch_v2.patch_triton"
 """What puts functions of vllm_ascend in the place of V2's, its sampling masks among them."""
 V2_SAMPLER: Final = "vllm.v1.worker.gpu.sample.sampler"
 V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
+ASCEND_V2_RUNNER: Final = "vllm_ascend.worker.v2.model_runner"
 
 
 def sample(
@@ -170,20 +165,14 @@ def register() -> None:
         when_imported(module_name, partial(_verify_drafts, class_name))
     when_imported(INPUT_BATCH, lambda module: _note_host_values(module.InputBatch))
     when_imported(INPUT_BATCH, lambda module: _count_draws(module.InputBatch))
-    has_v2 = _minor(version) in V2_VERSIONS
-    if has_v2:
-        when_imported(V2_INTERFACE, lambda module: vllm_v2.install(module.ModelState))
-        when_imported(V2_OUTPUT, vllm_masks.install)
-        when_imported(ASCEND_V2_KERNELS, lambda module: vllm_masks.install(sys.modules[V2_OUTPUT]))
-        when_imported(V2_REJECTION_SAMPLER, lambda module: vllm_v2.install_drafts(module.RejectionSampler))
-    else:
-        when_imported(V2_SAMPLER, lambda module: vllm_v2.leave(module.Sampler))
+    when_imported(V2_SAMPLER, vllm_v2.install)
+    when_imported(V2_OUTPUT, vllm_masks.install)
+    when_imported(ASCEND_V2_KERNELS, lambda module: vllm_masks.install(sys.modules[V2_OUTPUT]))
+    when_imported(ASCEND_V2_RUNNER, lambda module: vllm_v2.install_runner(module.NPUModelRunner))
+    when_imported(V2_REJECTION_SAMPLER, lambda module: vllm_v2.install_drafts(module.RejectionSampler))
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
     logging.getLogger("vllm.ascend_sample").info(
-        "ascend_sample draws the tokens of vLLM %s%s; %s=0 switches it off.",
-        version,
-        "" if has_v2 else "'s V1 runner",
-        SWITCH,
+        "ascend_sample draws the tokens of vLLM %s; %s=0 switches it off.", version, SWITCH
     )
 
 

@@ -7,7 +7,6 @@ tests/integrations/vllm_parity.py compares them.
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -47,9 +46,7 @@ def install_sampler(sampler: type[Any] | None) -> None:
     _replace(sampler, "sample", sample)
     _replace(sampler, "compute_logprobs", compute_logprobs)
     _replace(sampler, "gather_logprobs", gather_logprobs)
-    looks_up_named = getattr(sampler, "gather_specific_token_logprobs", None)
-    if looks_up_named is not None and "logprobs" in inspect.signature(looks_up_named).parameters:  # logits before 0.22
-        _replace(sampler, "gather_specific_token_logprobs", gather_specific_token_logprobs)
+    _replace(sampler, "gather_specific_token_logprobs", gather_specific_token_logprobs)  # 0.18 has none
 
     @replacing(sampler, "greedy_sample")
     def best_and_say(own: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:

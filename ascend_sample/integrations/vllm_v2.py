@@ -1,14 +1,17 @@
-"""vLLM's V2 runner: its sampler, and its rejection sampler, draw here.
+"""vLLM's V2 runner, and vllm_ascend's that derives from it: its sampler, and its rejection sampler, draw here.
 
-The runner's requests have seeds of their own, random ones included, and the tokens have positions, both on the device.
+Methods of two classes of vLLM are replaced. What vllm_ascend puts in the place of functions that they call (the noise,
+top-k and top-p, the rejection of drafts) is not called then, whichever of the two comes first; its penalties, biases,
+masks, temperatures and logprobs are. The requests have seeds of their own, random ones included, and the tokens have
+positions.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +28,8 @@ from ascend_sample.sampling.drafts.judging import Proposals
 from ascend_sample.sampling.drafts.places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.rows.parameters import Facts
 
+OLDER: Final = "this version's V2 runner has another interface (VLLM_USE_V2_MODEL_RUNNER=0 chooses V1)"
+
 
 def custom_sampler(sampler: Any) -> tuple[Any, Any]:
     """Makes the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
@@ -33,123 +38,45 @@ def custom_sampler(sampler: Any) -> tuple[Any, Any]:
     positions those of the tokens, so that chunked prefill and preemption do not change a request's tokens.
 
     Args:
-        sampler: the runner's, which is changed and returned.
+        sampler: the runner's, whose class is changed.
 
     Returns:
         The sampler and None: no rejection sampler of its own.
     """
-    sampler.sample = MethodType(_sample, sampler)
+    install(inspect.getmodule(type(sampler)))
     return sampler, None
 
 
-def _sample(
-    sampler: Any,
-    logits: Tensor,
-    expanded_idx_mapping: Tensor,
-    idx_mapping: Tensor,
-    idx_mapping_np: Any,
-    pos: Tensor,
-    *positional: Any,
-    return_logprobs: bool = False,
-    **named: Any,
-) -> tuple[Tensor, Tensor]:
-    """Does what the sampler's `sample` does: returns the tokens, int64 [rows], and the processed logits."""
-    processed = sampler.apply_sampling_params(
-        logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
-    )
-    # A row a request: those whose host values these are.
-    requests = idx_mapping_np if expanded_idx_mapping is idx_mapping else None
-    drawn = _draw(sampler, processed, expanded_idx_mapping, idx_mapping_np, requests, pos)
-    return drawn.token_ids, _reported(sampler, processed, drawn, return_logprobs)
-
-
-class _Drawn(NamedTuple):
-    """What rows get, and what they are drawn with.
-
-    Attributes:
-        token_ids: int64 [rows].
-        seed: int64 [rows].
-        is_greedy: bool [rows].
-        top_k, top_p: [rows]; None where no row has the filter.
-        facts: what the host knows of the rows.
-    """
-
-    token_ids: Tensor
-    seed: Tensor
-    is_greedy: Tensor
-    top_k: Tensor | None
-    top_p: Tensor | None
-    facts: Facts | None
-
-
-def _draw(
-    sampler: Any,
-    processed: Tensor,
-    request_of_row: Tensor,
-    idx_mapping_np: NDArray[Any],
-    requests: NDArray[Any] | None,
-    pos: Tensor,
-) -> _Drawn:
-    """Draws a token a row, from logits at the temperature.
+def install(module: Any) -> None:
+    """Lets V2's sampler draw here; a second call changes nothing.
 
     Args:
-        sampler: the runner's.
-        processed: [rows, vocab_size].
-        request_of_row: [rows], the place of each row's request among the runner's.
-        idx_mapping_np: the same of the requests of the step, on the host.
-        requests: [rows], what ``request_of_row`` holds, where the host knows it.
-        pos: int64 [rows].
+        module: vLLM's, with the class `Sampler`. What derives from that goes on drawing in its own way, as a
+            watermarking one does.
     """
-    states = sampler.sampling_states
-    # 0.33 takes the size of the vocabulary too, and returns a third thing.
-    vocab_size = [processed.shape[1]] if "vocab_size" in inspect.signature(states.get_top_k_top_p).parameters else []
-    top_k, top_p = states.get_top_k_top_p(request_of_row, idx_mapping_np, *vocab_size)[:2]
-    is_greedy = states.temperature.gpu[request_of_row] == 0
-    facts = None
-    if requests is not None:
-        facts = {
-            "temperature": (states.temperature.np[requests] != 0).astype(np.float32),
-            "top_k": states.top_k.np[requests],
-            "top_p": states.top_p.np[requests],
-        }
-    seed = states.seeds.gpu[request_of_row]
-    filters = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
-    token_ids = draw(processed, **filters, seed=seed, position=pos, facts=facts)
-    vllm_served.count(len(processed))
-    return _Drawn(token_ids, seed, is_greedy, top_k, top_p, facts)
+    sampler = module.Sampler
+    if "skip_top_k_top_p" not in inspect.signature(sampler.apply_sampling_params).parameters:  # 0.18
+        _leave(sampler, DRAWING)
+        return
+    if not hasattr(sampler, "drafts_have_temperature"):  # what they were drawn from is kept as it was, or divided by it
+        keeping = inspect.signature(module.gumbel_sample).parameters
+        sampler.drafts_have_temperature = "output_processed_logits" in keeping  # 0.27
 
+    @replacing(sampler, "__call__")
+    def call_knowing(call: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any) -> Any:
+        self.lengths = _lengths(self, input_batch)
+        return call(self, logits, input_batch)
 
-def _reported(sampler: Any, processed: Tensor, drawn: _Drawn, is_asked_for: bool) -> Tensor:
-    """Returns the logits that vLLM reports as processed: filtered, where somebody looks at them."""
-    is_filtered = drawn.top_k is not None or drawn.top_p is not None
-    if not is_filtered or not (is_asked_for or getattr(sampler, "return_sampling_mask", False)):
-        return processed
-    return vllm_masks.without_ties(filtered(processed, drawn.facts, top_k=drawn.top_k, top_p=drawn.top_p))
-
-
-def install(model_state: type[Any]) -> None:
-    """Lets model states that have no sampler of their own use this one; a second call changes nothing."""
-
-    @replacing(model_state, "custom_sampler")
-    def sampler_of(original: Callable[..., Any], self: Any, sampler: Any) -> Any:
-        given = original(self, sampler)
-        own = sampler if given is None else given[0]
-        if given is not None or type(own).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
-            say_left(sampler, f"{type(own).__name__} draws in its own way", "vllm", DRAWING)
-            return given
-        result = custom_sampler(sampler)
-        # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
-        return None if self.vllm_config.speculative_config is not None else result
-
-
-def leave(sampler: type[Any]) -> None:
-    """Lets samplers of a runner with another interface say that they draw themselves; a second call changes nothing."""
-
-    @replacing(sampler, "__init__")
-    def make_and_say(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
-        make(self, *arguments, **named)
-        reason = "this version's V2 runner has another interface (VLLM_USE_V2_MODEL_RUNNER=0 chooses V1)"
-        say_left(self, reason, "vllm", DRAWING)
+    @replacing(sampler, "sample")
+    def sample_here(sample: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
+        given = _by_name(sample, self, *arguments, **named)
+        reason = _why_drawn_there(self)
+        if reason is None and len(given["logits"]) != len(given["idx_mapping_np"]):
+            reason = "a request has several rows"
+        if reason is not None:
+            say_left(self, reason, "vllm", DRAWING)
+            return sample(self, *arguments, **named)
+        return _sample(self, given)
 
 
 def install_drafts(rejection_sampler: type[Any]) -> None:
@@ -159,109 +86,250 @@ def install_drafts(rejection_sampler: type[Any]) -> None:
         rejection_sampler: the class, two methods of which are replaced: the one that sees the batch, and the one that
             verifies some of its requests.
     """
+    if not hasattr(rejection_sampler, "_verify"):  # before 0.27
+        _leave(rejection_sampler)
+        return
 
-    @replacing(rejection_sampler, "_verify_in_chunks")
-    def count_ahead(
-        in_chunks: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any, *arguments: Any, **named: Any
+    @replacing(rejection_sampler, "__call__")
+    def call_knowing(
+        call: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any, *arguments: Any, **named: Any
     ) -> Any:
         self.counts_ahead = np.diff(input_batch.cu_num_logits_np) - 1  # of all chunks
-        return in_chunks(self, logits, input_batch, *arguments, **named)
+        self.lengths_ahead = _lengths(self.sampler, input_batch)
+        return call(self, logits, input_batch, *arguments, **named)
 
     @replacing(rejection_sampler, "_verify")
-    def verify_here(
-        verify: Callable[..., Any], self: Any, logits: Tensor, draft_logits: Tensor | None, *arguments: Any
-    ) -> Any:
-        reason = _why_left(self, logits, draft_logits)
+    def verify_here(verify: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
+        given = _by_name(verify, self, *arguments, **named)
+        reason = _why_verified_there(self, given["logits"], given["draft_logits"])
         if reason is not None:
             say_left(self, reason, "vllm")
-            return verify(self, logits, draft_logits, *arguments)
-        return _verify_here(self, logits, draft_logits, *arguments)
+            return verify(self, *arguments, **named)
+        return _verify(self, given)
 
 
-def _why_left(sampler: Any, logits: Tensor, draft_logits: Tensor | None) -> str | None:
+def install_runner(runner: type[Any]) -> None:
+    """Lets vllm_ascend's runner tell its sampler whether it knows lengths; a second call changes nothing.
+
+    With speculation its attention needs them on the host, so it waits there for what the step before has accepted; for
+    some models it goes without.
+
+    Args:
+        runner: the class.
+    """
+
+    @replacing(runner, "_update_seq_lens_cpu")
+    def update_and_tell(update: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        awaited = _Awaited(self.num_computed_tokens_event)
+        self.num_computed_tokens_event = awaited
+        try:
+            update(self, *arguments, **named)
+        finally:
+            self.num_computed_tokens_event = awaited.event
+        if self.sampler is not None:  # another rank has it, where layers are on several
+            # Ranks that share a prompt write those of their own parts over them.
+            self.sampler.has_lengths = awaited.is_awaited and self.pcp_manager is None
+
+
+class _Awaited:
+    """An event that notes whether it was waited for."""
+
+    def __init__(self, event: Any) -> None:
+        self.event, self.is_awaited = event, False
+
+    def synchronize(self) -> None:
+        """Waits for the event."""
+        self.event.synchronize()
+        self.is_awaited = True
+
+
+def _lengths(sampler: Any, input_batch: Any) -> NDArray[Any] | None:
+    """Returns how long the sequences are with the step's tokens, [requests]; None where the device alone knows that.
+
+    vLLM's host counts drafts as accepted until it learns better, so its lengths are right where nothing is drafted.
+    """
+    lengths = getattr(input_batch, "seq_lens_np", None) if getattr(sampler, "has_lengths", False) else None
+    if lengths is None and sampler.num_speculative_tokens == 1:
+        lengths = input_batch.seq_lens_cpu_upper_bound.numpy()
+    return None if lengths is None else lengths[: input_batch.num_reqs]
+
+
+def _leave(kind: type[Any], *what: str) -> None:
+    """Lets samplers with another interface say that they work themselves; a second call changes nothing."""
+
+    @replacing(kind, "__init__")
+    def make_and_say(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        say_left(self, OLDER, "vllm", *what)
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _by_name(function: Callable[..., Any], *arguments: Any, **named: Any) -> dict[str, Any]:
+    """Returns what a function of vLLM is called with: versions differ in the number and the order of arguments."""
+    return _parameters(function).bind(*arguments, **named).arguments
+
+
+def _why_drawn_there(sampler: Any) -> str | None:
+    """Returns why tokens are drawn by a sampler's own class; None where they are drawn here."""
+    kind = type(sampler)
+    return None if hasattr(vars(kind).get("sample"), "replaced") else f"{kind.__name__} draws in its own way"
+
+
+def _why_verified_there(sampler: Any, logits: Tensor, draft_logits: Tensor | None) -> str | None:
     """Returns why drafts stay with vLLM's own rejection sampler; None where they do not."""
     if sampler.synthetic_conditional_rates is not None:
         return "acceptance is synthetic"
     if getattr(sampler, "fly_window_size", 0):
         return "the rule is FLy"
-    if sampler.watermark_key is not None:
-        return "tokens are watermarked"
-    if sampler.enable_adaptive_verification:
+    if getattr(sampler, "enable_adaptive_verification", False):
         return "the device alone knows which drafts are verified"
-    if getattr(sampler.sampler.sample, "__func__", None) is not _sample:
-        return "its sampler is not the one of ascend_sample"
     if draft_logits is not None and draft_logits.shape[-1] != logits.shape[1]:
         return "drafts have another vocabulary"
-    return None
+    return _why_drawn_there(sampler.sampler)
 
 
-def _verify_here(
+def _sample(sampler: Any, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Does what V2's `Sampler.sample` does: returns the tokens, int64 [rows], and the processed logits."""
+    processed = _processed(sampler, given)
+    rows = _draw(sampler, processed, given, given["idx_mapping_np"], getattr(sampler, "lengths", None))
+    return rows.token_ids, _reported(sampler, processed, given, rows.facts, given.get("return_logprobs", False))
+
+
+def _processed(sampler: Any, given: dict[str, Any]) -> Tensor:
+    """Returns logits at the temperature, as vLLM processes them, but for top-k and top-p."""
+    known = _parameters(type(sampler).apply_sampling_params).parameters.keys() - {"self"}
+    processed: Tensor = sampler.apply_sampling_params(
+        **{name: value for name, value in given.items() if name in known}, skip_top_k_top_p=True
+    )
+    return processed
+
+
+class _Rows(NamedTuple):
+    """What rows get, and what they are drawn with.
+
+    Attributes:
+        token_ids: int64 [rows].
+        seed, position: int64 [rows], on the host or the device.
+        facts: what the host knows of the rows.
+    """
+
+    token_ids: Tensor
+    seed: Tensor
+    position: Tensor
+    facts: Facts
+
+
+def _draw(
     sampler: Any,
-    logits: Tensor,
-    draft_logits: Tensor | None,
-    draft_sampled: Tensor,
-    pos: Tensor,
-    cu_num_logits: Tensor,
-    idx_mapping: Tensor,
-    idx_mapping_np: NDArray[Any],
-    expanded_idx_mapping: Tensor,
-    expanded_local_pos: Tensor,
-    seq_lens_upper_bound_np: NDArray[Any],
-    verify_draft_sampled: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+    processed: Tensor,
+    given: dict[str, Any],
+    requests: NDArray[Any],
+    lengths: NDArray[Any] | None,
+) -> _Rows:
+    """Draws a token a row, from logits at the temperature.
+
+    Args:
+        sampler: the runner's.
+        processed: [rows, vocab_size].
+        given: what vLLM's method is called with.
+        requests: [rows], the place of each row's request among the runner's.
+        lengths: [rows], of the sequences up to the row's token; None: the device alone knows them.
+    """
+    states = sampler.sampling_states
+    facts = {
+        "temperature": (states.temperature.np[requests] != 0).astype(np.float32),
+        "top_k": states.top_k.np[requests],
+        "top_p": states.top_p.np[requests],
+    }
+    if lengths is None:
+        seed, position = states.seeds.gpu[given["expanded_idx_mapping"]], given["pos"]
+    else:
+        seed = torch.from_numpy(states.seeds.np[requests])
+        position = torch.from_numpy(lengths.astype(np.int64)) - 1
+    on: dict[str, Any] = {
+        name: torch.from_numpy(facts[name]) for name in ("temperature", *_filters(facts, processed.shape[1]))
+    }
+    token_ids = draw(processed, **on, seed=seed, position=position, facts=facts)
+    vllm_served.count(len(processed))
+    return _Rows(token_ids, seed, position, facts)
+
+
+def _filters(facts: Facts, vocab_size: int) -> list[str]:
+    """Returns which filters are on in some row."""
+    is_on = {"top_k": facts["top_k"] < vocab_size, "top_p": facts["top_p"] < 1}
+    return [name for name, rows in is_on.items() if rows.any()]
+
+
+def _tensors(sampler: Any, given: dict[str, Any], facts: Facts) -> dict[str, Any]:
+    """Returns the filters of rows on the device, [rows] each; None where no row has one."""
+    on, states = _filters(facts, given["logits"].shape[1]), sampler.sampling_states
+    return {
+        name: getattr(states, name).gpu[given["expanded_idx_mapping"]] if name in on else None
+        for name in ("top_k", "top_p")
+    }
+
+
+def _reported(sampler: Any, processed: Tensor, given: dict[str, Any], facts: Facts, is_asked_for: bool) -> Tensor:
+    """Returns the logits that vLLM reports as processed: filtered, where somebody looks at them."""
+    is_looked_at = is_asked_for and sampler.logprobs_mode.startswith("processed")
+    if not (is_looked_at or getattr(sampler, "return_sampling_mask", False)):
+        return processed
+    filters = _tensors(sampler, given, facts)
+    if all(tensor is None for tensor in filters.values()):
+        return processed
+    return vllm_masks.without_ties(filtered(processed, facts, top_k=filters["top_k"], top_p=filters["top_p"]))
+
+
+def _verify(sampler: Any, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     """Does what V2's `RejectionSampler._verify` does.
 
     Args:
         sampler: vLLM's rejection sampler, which has noted how many drafts the requests ahead have.
-        logits: [places, vocab_size], the model's.
-        draft_logits: [all requests, most drafts, vocab_size], what drafts were drawn from, before the temperature;
-            None: they were not drawn.
-        draft_sampled: int [places], the token that each place comes after: of all but a request's first, a draft.
-        pos: int64 [places], its position.
-        cu_num_logits: where the places of requests begin; the host knows that too.
-        idx_mapping: [requests], where each is among the runner's.
-        idx_mapping_np: the same on the host.
-        expanded_idx_mapping: [places], where its request is.
-        expanded_local_pos: [places], after how many drafts.
-        seq_lens_upper_bound_np: for the sampler.
-        verify_draft_sampled: as ``draft_sampled``, -1 for drafts that a grammar forbids.
+        given: what vLLM's method is called with. Its names, for p places of r requests:
+            logits: [p, vocab_size], the model's.
+            draft_logits: [all requests, most drafts, vocab_size], what drafts were drawn from; None: they were not
+                drawn.
+            draft_sampled: int [p], the token that each place comes after: of all but a request's first, a draft.
+            verify_draft_sampled: as ``draft_sampled``, -1 for drafts that a grammar forbids; before 0.32 there is none.
+            pos: int64 [p], its position.
+            idx_mapping_np: [r], where each request is among the runner's, on the host.
+            expanded_idx_mapping: [p], where the request of each place is.
+            expanded_local_pos: [p], after how many drafts.
 
     Returns:
-        The processed logits, the tokens, int64 [requests, most drafts + 1], and how many there are, int32 [requests].
+        The processed logits, the tokens, int64 [r, most drafts + 1], and how many there are, int32 [r].
     """
-    counts, sampler.counts_ahead = np.split(sampler.counts_ahead, [len(idx_mapping_np)])
-    layout = ChainLayout(counts.astype(np.int64), logits.device)
+    of_requests, draft_logits, request = given["idx_mapping_np"], given["draft_logits"], given["expanded_idx_mapping"]
+    counts, sampler.counts_ahead = np.split(sampler.counts_ahead, [len(of_requests)])
+    layout = ChainLayout(counts.astype(np.int64), given["logits"].device)
+    lengths = sampler.lengths_ahead
+    if lengths is not None:
+        lengths, sampler.lengths_ahead = np.split(lengths, [len(of_requests)])
+        lengths = (lengths - counts)[layout.request] + layout.column
     states, most = sampler.sampler.sampling_states, sampler.num_speculative_steps
-    processed = sampler.sampler.apply_sampling_params(
-        logits,
-        expanded_idx_mapping,
-        idx_mapping,
-        idx_mapping_np,
-        pos,
-        draft_sampled,
-        expanded_local_pos,
-        seq_lens_upper_bound_np,
-        skip_top_k_top_p=True,
-    )
-    requests = idx_mapping_np[layout.request]
-    rows = _draw(sampler.sampler, processed, expanded_idx_mapping, idx_mapping_np, requests, pos)
+    processed = _processed(sampler.sampler, given | {"input_ids": given["draft_sampled"]})
+    rows = _draw(sampler.sampler, processed, given, of_requests[layout.request], lengths)
     judged = layout.places_of_drafts
     drawn = None
     if draft_logits is not None or sampler.use_block_verification:
-        probabilities = target_probabilities(
-            processed, rows.token_ids, rows.is_greedy, top_k=rows.top_k, top_p=rows.top_p, facts=rows.facts
-        )
+        filters = _tensors(sampler.sampler, given, rows.facts)
+        temperature = states.temperature.gpu[request]
+        is_greedy = temperature == 0
+        probabilities = target_probabilities(processed, rows.token_ids, is_greedy, **filters, facts=rows.facts)
         proposals = Proposals()
         if draft_logits is not None:
-            request = expanded_idx_mapping[judged]
-            of_drafts = draft_logits[request, expanded_local_pos[judged]].float()
-            temperature = states.temperature.gpu[request]
-            divisor = torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
-            proposals = Proposals((of_drafts / divisor).softmax(1))
+            of_drafts = draft_logits[request[judged], given["expanded_local_pos"][judged]].float()
+            if not sampler.sampler.drafts_have_temperature:
+                of_drafts /= temperature.masked_fill(is_greedy, 1)[judged].unsqueeze(1)
+            proposals = Proposals(of_drafts.softmax(1))
         rule = "block" if sampler.use_block_verification else "standard"
-        drawn = DrawnDrafts(rule, probabilities, proposals, rows.seed, pos)
-    found = verified(layout, rows.token_ids, verify_draft_sampled[judged + 1].to(torch.int64), drawn)
+        drawn = DrawnDrafts(rule, probabilities, proposals, rows.seed, rows.position)
+    draft_ids = given.get("verify_draft_sampled", given["draft_sampled"])[judged + 1]
+    found = verified(layout, rows.token_ids, draft_ids.to(torch.int64), drawn)
     tokens = pad(found.tokens, (0, most - layout.most), value=NO_TOKEN)
-    is_asked_for = sampler.sampler.logprobs_mode.startswith("processed")
-    reported = _reported(sampler.sampler, processed, rows, is_asked_for)
+    reported = _reported(sampler.sampler, processed, given, rows.facts, True)
     return reported, tokens, (found.accepted + 1).to(torch.int32)

@@ -15,43 +15,6 @@ from pathlib import Path
 from typing import Any
 
 
-def interpret_triton() -> None:
-    """Lets vLLM believe that Triton has a backend for CPUs; with ``TRITON_INTERPRET=1`` nothing is compiled for it."""
-    from triton.backends import Backend, backends
-    from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia.compiler import CUDABackend
-    from triton.runtime import driver
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    class Driver:
-        """What vLLM and Triton's interpreter ask of a driver."""
-
-        @classmethod
-        def is_active(cls) -> bool:
-            return True
-
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cpu", 0, 1)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_active_torch_device(self) -> Any:
-            import torch
-
-            return torch.device("cpu")
-
-    backends["cpu"] = Backend(CUDABackend, Driver)
-    driver.set_active(Driver())
-    own = InterpreterBuilder.create_masked_store
-
-    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, cache_policy: Any) -> Any:
-        """As the interpreter's, which refuses masks that it has itself computed in integers of one bit."""
-        return own(self, ptrs, value, TensorHandle(mask.data.astype(bool), mask.dtype), cache_policy)
-
-    InterpreterBuilder.create_masked_store = create_masked_store
-
-
 def parameters(asked: dict[str, Any]) -> Any:
     """Returns vLLM's parameters of a request."""
     from vllm import SamplingParams
@@ -100,6 +63,8 @@ def numbers(place: dict[int, Any]) -> dict[str, float]:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Answers the batches one after another."""
     if job.get("interpreted"):
+        from interpreted_triton import interpret_triton
+
         interpret_triton()
     from vllm import LLM
 

@@ -245,16 +245,6 @@ def test_what_a_step_reports_is_vllms_own(
     assert named is None or torch.equal(ours.logprob_token_ids, theirs.logprob_token_ids)
 
 
-def test_named_ids_are_looked_up_in_logits_before_0_22() -> None:
-    """There vLLM gives logits to what looks named ids up, and does it all itself."""
-
-    def own(self: Any, logits: Tensor, logprob_token_ids: dict[int, list[int]], sampled: Tensor) -> None: ...
-
-    earlier = type("Earlier", (Sampler,), {"gather_specific_token_logprobs": own})
-    vllm_cpu.install_sampler(earlier)
-    assert earlier.gather_specific_token_logprobs is own  # type: ignore[comparison-overlap]
-
-
 def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
     logits = random_rows(4)
     asked = step(4, max_num_logprobs=1, **EDITS["penalties"])

@@ -149,14 +149,14 @@ class PlainBatch:
     def _make_sampling_metadata(self) -> None: ...
 
 
-class PlainState:
-    """What a model state of V2 looks like."""
+class V2Sampler:
+    """What V2's class looks like."""
 
-    def __init__(self, speculative_config: object = None) -> None:
-        self.vllm_config = types.SimpleNamespace(speculative_config=speculative_config)
+    def __call__(self, logits: Tensor, batch: Any) -> None: ...
 
-    def custom_sampler(self, sampler: Any) -> Any:
-        return None
+    def sample(self, logits: Tensor) -> None: ...
+
+    def apply_sampling_params(self, logits: Tensor, skip_top_k_top_p: bool = False) -> None: ...
 
 
 V1, ASCEND = "vllm.v1.sample.sampler", "vllm_ascend.sample.sampler"
@@ -181,9 +181,13 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             )
         },
         adapter.INPUT_BATCH: {"InputBatch": type("InputBatch", (PlainBatch,), {})},
-        adapter.V2_INTERFACE: {"ModelState": type("ModelState", (PlainState,), {})},
-        adapter.V2_SAMPLER: {"Sampler": type("Sampler", (PlainSampler,), {})},
+        adapter.V2_SAMPLER: {"Sampler": type("Sampler", (V2Sampler,), {}), "gumbel_sample": lambda logits: None},
+        adapter.V2_REJECTION_SAMPLER: {
+            "RejectionSampler": type("RejectionSampler", (), {"_verify": lambda self: None})
+        },
     }
+    runner = type("NPUModelRunner", (), {"_update_seq_lens_cpu": lambda self: None})
+    classes[adapter.ASCEND_V2_RUNNER] = {"NPUModelRunner": runner}
     for name, class_name in adapter.REJECTION_SAMPLERS.items():
         classes[name] = {class_name: type(class_name, (), {"forward": lambda self: "its own"})}
     made = {name: types.ModuleType(name) for name in classes}
@@ -198,10 +202,10 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 class TestRegister:
     def test_every_class_is_rebound_and_once(self, modules: dict[str, Any]) -> None:
         adapter.register()
-        state = modules[adapter.V2_INTERFACE].ModelState
-        first = modules[V1].TopKTopPSampler, state.custom_sampler
+        of_v2 = modules[adapter.V2_SAMPLER].Sampler, modules[adapter.V2_REJECTION_SAMPLER].RejectionSampler
+        first = modules[V1].TopKTopPSampler, of_v2[0].sample, of_v2[1]._verify
         adapter.register()
-        assert first == (modules[V1].TopKTopPSampler, state.custom_sampler)
+        assert first == (modules[V1].TopKTopPSampler, of_v2[0].sample, of_v2[1]._verify)
         for name, class_name in adapter.CLASS_NAMES.items():
             sampler = getattr(modules[name], class_name)(logprobs_mode="processed_logits")
             assert isinstance(sampler, PlainSampler)
@@ -281,17 +285,16 @@ class TestRegister:
         assert os.environ[adapter.RAY_COPIES] == "OTHER,ASCEND_SAMPLE_VLLM_SHARDS,ASCEND_SAMPLE_VLLM"
 
     @pytest.mark.parametrize(
-        ("version", "switch", "is_served", "has_v2", "warning"),
+        ("version", "switch", "is_served", "warning"),
         [
-            ("0.33.7", "1", True, True, None),
-            (f"{adapter.TESTED_VERSIONS[-1]}+cpu", "", True, True, None),
-            ("0.32.0", "", True, True, None),
-            ("0.31.0", "", True, False, "VLLM_USE_V2_MODEL_RUNNER=0"),  # V2 is the runner that vLLM takes from 0.29 on
-            ("0.18.0rc2", "", True, False, "VLLM_USE_V2_MODEL_RUNNER=0"),
-            ("0.33.1.dev412+g0a1b2c3", "", True, True, "0.33.1.dev412 is no release, and is served as 0.33. If it"),
-            ("9.9", "", False, False, "got 9.9. vLLM keeps its own"),
-            ("9.9", "0", False, False, None),
-            ("0.33.0", "0", False, False, None),
+            ("0.33.7", "1", True, None),
+            (f"{adapter.TESTED_VERSIONS[-1]}+cpu", "", True, None),
+            ("0.32.0", "", True, None),
+            ("0.18.0rc2", "", True, None),
+            ("0.33.1.dev412+g0a1b2c3", "", True, "0.33.1.dev412 is no release, and is served as 0.33. If it"),
+            ("0.31.0", "", False, "got 0.31.0. vLLM keeps its own"),  # no vllm_ascend pairs with it
+            ("9.9", "0", False, None),
+            ("0.33.0", "0", False, None),
         ],
     )
     def test_versions_and_the_switch(
@@ -303,7 +306,6 @@ class TestRegister:
         version: str,
         switch: str,
         is_served: bool,
-        has_v2: bool,
         warning: str | None,
     ) -> None:
         caplog.set_level("INFO", "vllm.ascend_sample")
@@ -311,13 +313,15 @@ class TestRegister:
         if switch:
             monkeypatch.setenv(adapter.SWITCH, switch)
         adapter.register()
-        modules[adapter.V2_SAMPLER].Sampler("raw_logits")
         assert (modules[V1].TopKTopPSampler is not PlainSampler) is is_served
         rejection = modules["vllm.v1.sample.rejection_sampler"].RejectionSampler
         assert hasattr(rejection.forward, "replaced") is is_served
-        assert hasattr(modules[adapter.V2_INTERFACE].ModelState.custom_sampler, "replaced") is has_v2
-        said, runner = version.partition("+")[0], "" if has_v2 else "'s V1 runner"
-        message = f"ascend_sample draws the tokens of vLLM {said}{runner}; ASCEND_SAMPLE_VLLM=0 switches it off."
+        assert hasattr(modules[adapter.V2_SAMPLER].Sampler.sample, "replaced") is is_served
+        assert hasattr(modules[adapter.V2_REJECTION_SAMPLER].RejectionSampler._verify, "replaced") is is_served
+        runner = modules[adapter.ASCEND_V2_RUNNER].NPUModelRunner
+        assert hasattr(runner._update_seq_lens_cpu, "replaced") is is_served
+        said = version.partition("+")[0]
+        message = f"ascend_sample draws the tokens of vLLM {said}; ASCEND_SAMPLE_VLLM=0 switches it off."
         assert caplog.messages == [message] * is_served
         messages = [str(each.message) for each in recwarn]
         assert len(messages) == (warning is not None), messages
@@ -331,18 +335,12 @@ class TestRegister:
             assert sampler(logits(), {}, None, None)[0].tolist() == [-1] * ROWS
         assert (modules[V1].TopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
 
-    def test_the_sampler_of_v2(self, modules: dict[str, Any]) -> None:
-        """With speculation the runner makes its rejection sampler around it; whoever draws in another way is left."""
-        own = (PlainSampler(), object())
-        state = modules[adapter.V2_INTERFACE].ModelState
-        with_own = type("WithOwn", (PlainState,), {"custom_sampler": lambda self, sampler: own})
+    def test_an_older_v2_is_left(self, modules: dict[str, Any]) -> None:
+        """0.18's sampler, which cannot leave top-k and top-p out, and 0.23's drafts, which one method verifies."""
+        of_v2 = modules[adapter.V2_SAMPLER].Sampler, modules[adapter.V2_REJECTION_SAMPLER].RejectionSampler
+        of_v2[0].apply_sampling_params = lambda self, logits: logits
+        del of_v2[1]._verify
         adapter.register()
-        sampler, speculating = (type("Sampler", (), {})() for _ in range(2))
-        assert state().custom_sampler(sampler) == (sampler, None)
-        assert state(speculative_config=object()).custom_sampler(speculating) is None
-        assert "sample" in vars(speculating)
-        with pytest.warns(UserWarning, match="PlainSampler draws in its own way, so tokens are drawn by vllm's own"):
-            assert state().custom_sampler(PlainSampler()) is None
-        adapter.vllm_v2.install(with_own)
-        with pytest.warns(UserWarning, match="PlainSampler draws in its own way"):
-            assert with_own().custom_sampler(type("Sampler", (), {})()) is own
+        for kind, what in zip(of_v2, ("tokens are drawn", "drafts are verified"), strict=True):
+            with pytest.warns(UserWarning, match=f"VLLM_USE_V2_MODEL_RUNNER=0 chooses V1.*so {what} by vllm's own"):
+                kind()

@@ -38,7 +38,7 @@ from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
 NAMED = "gather_specific_token_logprobs"
-"""What looks up the ids that requests name: since 0.20, and since 0.22 in logprobs."""
+"""What looks up the ids that requests name; 0.18 has none."""
 
 
 def blocks(kind: str) -> Any:
@@ -67,11 +67,6 @@ def is_near_a_boundary(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Te
 metadata = partial(asked_of, SamplingMetadata, logitsprocs=LogitsProcessors())
 
 
-def has_v2() -> bool:
-    """Tells whether the plugin serves the V2 runner of this vLLM."""
-    return vllm.__version__.startswith(adapter.V2_VERSIONS)
-
-
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, installed for one test."""
@@ -88,13 +83,6 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_penalties, "apply_penalties", vllm_penalties.apply_penalties)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
-    if has_v2():
-        from vllm.v1.worker.gpu.model_states import interface
-        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler as V2RejectionSampler
-
-        monkeypatch.setattr(interface.ModelState, "custom_sampler", interface.ModelState.custom_sampler)
-        for name in ("_verify", "_verify_in_chunks"):
-            monkeypatch.setattr(V2RejectionSampler, name, getattr(V2RejectionSampler, name))
     adapter.register()
 
 
@@ -174,7 +162,7 @@ class TestInstalled:
         sampler = vllm_sampler.Sampler(logprobs_mode=mode)
         own = getattr(getattr(sampler, NAMED, None), "replaced", None)
         if own is None:
-            pytest.skip("this vLLM names no ids, or looks them up in what it has drawn from")
+            pytest.skip("requests of this vLLM name no ids")
         logits, k, p = next(blocks("kp"))
         named = {row: [row % COLUMNS, 3, 3, 199][: 1 + row % 4] for row in range(0, BLOCK, 3)}
         asked = metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=count, logprob_token_ids=named)

