@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree
 
 import nox
 
@@ -162,6 +163,8 @@ INSIDE: Final = {
 
 WITHOUT_KERNELS: Final = {"COMPILE_CUSTOM_KERNELS": "0", "SOC_VERSION": "ascend910b1"}
 """What vllm_ascend's setup.py asks for where its sources are all that an index has."""
+RESULTS: Final = BUILD / "integrations" / "results"
+"""A folder for each version of an engine that was run, with what pytest says of each program."""
 
 
 def package_folder(session: nox.Session, name: str, version: str) -> Path:
@@ -200,8 +203,26 @@ def integrations(session: nox.Session, engine: str) -> None:
         settings = alone(session, *folders, ROOT, ROOT / "hostcann" / "src", TESTS / "integrations", metadata)
         session.log(", ".join("-".join(package) for package in packages))
         session.run("python", "-c", f"{preparation}import {modules}", **settings)
+        results = RESULTS / f"{engine} {version}"
+        shutil.rmtree(results, ignore_errors=True)
         for program in programs:
-            pytest(session, TESTS / "integrations" / program, **settings)
+            result = results / f"{Path(program).stem}.xml"
+            pytest(session, TESTS / "integrations" / program, "--junitxml", str(result), **settings)
+    session.log(f"every version that was run:\n{table_of_results()}")
+
+
+def table_of_results() -> str:
+    """Returns what each program last found inside each version of an engine, in Markdown."""
+    lines = ["| engine | program | passed | failed | skipped |", "|---|---|---|---|---|"]
+    for file in sorted(RESULTS.glob("*/*.xml")):
+        suite = ElementTree.parse(file).getroot().find("testsuite")
+        assert suite is not None, f"{file} is no result of pytest"
+        total, failed, errors, skipped = (
+            int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
+        )
+        counts = (total - failed - errors - skipped, failed + errors, skipped)
+        lines.append(f"| {file.parent.name} | `{file.name[:-4]}` | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
 
 
 # Other projects' samplers -----------------------------------------------------------------------------------------
