@@ -207,6 +207,8 @@ def integrations(session: nox.Session, engine: str) -> None:
         shutil.rmtree(results, ignore_errors=True)
         for program in programs:
             result = results / f"{Path(program).stem}.xml"
+            # A program leaves out a version that it is not for, before it has any test: 5.
+            settings["success_codes"] = [0, 5]
             pytest(session, TESTS / "integrations" / program, "--junitxml", str(result), **settings)
     session.log(f"every version that was run:\n{table_of_results()}")
 
