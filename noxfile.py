@@ -214,16 +214,18 @@ def integrations(session: nox.Session, engine: str) -> None:
 
 
 def table_of_results() -> str:
-    """Returns what each program last found inside each version of an engine, in Markdown."""
-    lines = ["| engine | program | passed | failed | skipped |", "|---|---|---|---|---|"]
-    for file in sorted(RESULTS.glob("*/*.xml")):
-        suite = ElementTree.parse(file).getroot().find("testsuite")
-        assert suite is not None, f"{file} is no result of pytest"
-        total, failed, errors, skipped = (
-            int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
-        )
-        counts = (total - failed - errors - skipped, failed + errors, skipped)
-        lines.append(f"| {file.parent.name} | `{file.name[:-4]}` | {' | '.join(map(str, counts))} |")
+    """Returns what the programs last found inside each version of an engine, in Markdown."""
+    lines = ["| version | passed, by program | failed | skipped |", "|---|---|---|---|"]
+    for folder in sorted(RESULTS.iterdir()):
+        passed, failed, skipped = [], 0, 0
+        for file in sorted(folder.glob("*.xml")):
+            suite = ElementTree.parse(file).getroot().find("testsuite")
+            assert suite is not None, f"{file} is no result of pytest"
+            tests, *others = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
+            passed.append(f"{tests - sum(others)} of `{file.stem}`")
+            failed += sum(others[:2])
+            skipped += others[2]
+        lines.append(f"| {folder.name} | {', '.join(passed)} | {failed} | {skipped} |")
     return "\n".join(lines)
 
 
