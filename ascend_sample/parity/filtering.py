@@ -204,9 +204,7 @@ class FilterProbe(Probe):
         self, operator: Operator, device: torch.device | str, dtype: torch.dtype
     ) -> tuple[int, frozenset[int], float | None]:
         """Asks a device what it keeps."""
-        logits = torch.tensor([self.logits], dtype=dtype).to(device)
-        k = torch.tensor([self.k], dtype=torch.int32).to(device)
-        p = torch.tensor([self.p], dtype=dtype).to(device)
+        logits, k, p = self.tensors(device, dtype)
         kept = torch.nonzero(operator(logits, k, p)[0].cpu() != self.filler).flatten().tolist()
         return NO_TOKEN, frozenset(kept), None
 

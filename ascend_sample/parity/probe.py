@@ -57,13 +57,16 @@ class Probe:
         weighing = "" if weight is None else f", weight {weight}"
         return Finding(self, f"no known reading: id {token}, kept {_abridge(sorted(kept))}{weighing}", False, False)
 
+    def tensors(self, device: torch.device | str, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """Returns logits, [1, vocab_size], k, int32 [1], and p, [1], on a device."""
+        given = ([self.logits], dtype), ([self.k], torch.int32), ([self.p], dtype)
+        return tuple(torch.tensor(numbers, dtype=each).to(device) for numbers, each in given)
+
     def answer(
         self, operator: Operator, device: torch.device | str, dtype: torch.dtype
     ) -> tuple[int, frozenset[int], float | None]:
         """Returns what an operator on a device makes of the row: an `Outcome` without its reading."""
-        logits = torch.tensor([self.logits], dtype=dtype).to(device)
-        k = torch.tensor([self.k], dtype=torch.int32).to(device)
-        p = torch.tensor([self.p], dtype=dtype).to(device)
+        logits, k, p = self.tensors(device, dtype)
         q = None
         if self.q is not None:
             padding = [1.0] * (len(self.logits) - len(self.q))
