@@ -215,7 +215,11 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     """Returns why ``backend`` cannot serve ``tensor``, or None when it can."""
     device = tensor.device.type
     if backend == "cpu":
-        return None if device == "cpu" and operator in _cpu_operators else "it serves CPU tensors, and draws"
+        return (
+            None
+            if device == "cpu" and operator in _cpu_operators
+            else "it serves CPU tensors, for the operators that draw"
+        )
     if backend in ("aclnn", "cffi"):
         if device != NPU:
             return "it serves tensors on an NPU"
